@@ -1,0 +1,89 @@
+"""The properties that a format's round trips must have, as functions over drawn values.
+
+Guarantees: each raises AssertionError-like `PropertyError` with the values that break it. The contract suite runs them
+with few examples on the compact and the real vocabulary; the fidelity session with many.
+"""
+
+from __future__ import annotations
+
+from harness.roundtrips import Trip, send, true_fingerprint
+from harness.views import SHOWN_CONTROL
+from pipeline.formats.kimi import KimiFormat
+from pipeline.formats.parts import Parts
+from pipeline.reconstruct import reconstruct
+from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
+
+
+class PropertyError(Exception):
+    """A drawn value that breaks a promise."""
+
+
+def asked(*, thinking: bool) -> Prompt:
+    """A prompt that a drawn answer answers."""
+    return Prompt("drawn", ({"role": "user", "content": "hi"},), (), thinking)
+
+
+def require_inverse(fmt: KimiFormat, parts: Parts) -> None:
+    """`parse(assemble(parts)) == parts`, unless the parts cannot be told apart by any reader."""
+    ids = fmt.assemble(parts).ids
+    again = fmt.parse(ids, thinking=parts.reasoning is not None)
+    if again != parts:
+        raise PropertyError(f"{parts} assembles to {ids}, which parses as {again}")
+
+
+def require_inverse_or_refusal(fmt: KimiFormat, ids: Ids, *, thinking: bool) -> bool:
+    """`assemble(parse(ids)).ids == ids`, or a Refusal; whether it parsed."""
+    try:
+        parts = fmt.parse(ids, thinking=thinking)
+    except RefusedError:
+        return False
+    if (again := fmt.assemble(parts).ids) != ids:
+        raise PropertyError(f"{ids} parses as {parts}, which assembles to {again}")
+    return True
+
+
+def rebuilt(fmt: KimiFormat, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
+    """What is made of the answer when it comes back by `trip`."""
+    prompt = asked(thinking=thinking)
+    prompt_ids = fmt.render(prompt)
+    try:
+        completion = send(ids, prompt, prompt_ids, trip, fmt)
+    except RefusedError as error:
+        return error.refusal
+    return reconstruct(prompt, completion, fmt, true_fingerprint(trip.profile, stream=trip.stream))
+
+
+def require_never_wrong(fmt: KimiFormat, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
+    """The true ids or a Refusal; `counted` alone may be another sequence with the same shown text and count."""
+    row = rebuilt(fmt, ids, trip, thinking=thinking)
+    if isinstance(row, TokenRow) and row.output_ids != ids and not _is_counted_risk(fmt, row, ids):
+        raise PropertyError(f"{trip.name}: emitted {ids}, rebuilt {row.output_ids} as {row.evidence}")
+    return row
+
+
+def _is_counted_risk(fmt: KimiFormat, row: TokenRow, ids: Ids) -> bool:
+    """The stated risk of `counted`: a re-split of the same length, or one that hidden tokens make up for."""
+    same_text = _shown(fmt, row.output_ids) == _shown(fmt, ids)
+    return row.evidence is Evidence.COUNTED and same_text and len(row.output_ids) == len(ids)
+
+
+def _shown(fmt: KimiFormat, ids: Ids) -> bytes:
+    tokenizer = fmt.tokenizer
+    hidden = {token for token in ids if tokenizer.is_control(token) and tokenizer.name_of(token) not in SHOWN_CONTROL}
+    return tokenizer.decode_bytes(token for token in ids if token not in hidden)
+
+
+def require_exact(fmt: KimiFormat, parts: Parts, trip: Trip) -> None:
+    """A canonical answer over a lossless view is accepted, with its own ids and spans."""
+    assembled = fmt.assemble(parts)
+    row = rebuilt(fmt, assembled.ids, trip, thinking=parts.reasoning is not None)
+    if not isinstance(row, TokenRow) or row.output_ids != assembled.ids or row.spans != assembled.spans:
+        raise PropertyError(f"{trip.name}: {parts} came back as {row}")
+
+
+def require_refused(fmt: KimiFormat, parts: Parts, trip: Trip) -> Reason:
+    """An answer over a lossy view is refused; the reason."""
+    row = rebuilt(fmt, fmt.assemble(parts).ids, trip, thinking=parts.reasoning is not None)
+    if isinstance(row, TokenRow):
+        raise PropertyError(f"{trip.name}: {parts} was accepted as {row.evidence}")
+    return row.reason

@@ -1,0 +1,1 @@
+"""Prompts to proven token sequences to a drafter. Never imports `harness` or `tests`."""

@@ -1,0 +1,87 @@
+r"""The ids that a stream's deltas spell, one token a delta.
+
+Guarantees: ids are returned only where exactly one sequence of tokens can have been streamed as these deltas. A server
+that streams tokens holds back the bytes of an unfinished character, so that the delta after carries it: `" "` then
+`"✨"` may be the tokens `" "`, `"✨"` or `" \xe2\x9c"`, `"\xa8"`. Both are tried; two that fit are no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pipeline.records import Ids
+from pipeline.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """Ways to have spelled the deltas so far; `ids` are those of one of them."""
+
+    ways: int
+    ids: Ids
+
+
+def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]) -> Ids | None:
+    """One id a text, where there is exactly one way; None where there is none or more than one.
+
+    `markers` are control tokens that this route sends as text of their own.
+    """
+    try:
+        data = [text.encode("utf-8") for text in texts]
+    except UnicodeEncodeError:
+        return None
+    direct = [markers.get(text) or tokenizer.id_of_bytes(raw) for text, raw in zip(texts, data, strict=True)]
+    if not any(raw[0] >= 0x80 for raw in data[1:]):  # noqa: PLR2004 — no delta after the first starts inside no ASCII
+        return None if None in direct else tuple(token for token in direct if token is not None)
+    return _spell_held_back(tokenizer, texts, data, markers)
+
+
+def _spell_held_back(
+    tokenizer: Tokenizer, texts: Sequence[str], data: Sequence[bytes], markers: Mapping[str, int]
+) -> Ids | None:
+    paths = {0: _Path(1, ())}
+    for position, (text, raw) in enumerate(zip(texts, data, strict=True)):
+        after = data[position + 1] if position + 1 < len(data) else b""
+        if (marker := markers.get(text)) is not None:
+            paths = {0: _Path(paths[0].ways, (*paths[0].ids, marker))} if 0 in paths else {}
+        else:
+            paths = _step(tokenizer, paths, raw, after)
+    last = paths.get(0)
+    return last.ids if last is not None and last.ways == 1 else None
+
+
+def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: bytes) -> dict[int, _Path]:
+    """`paths` by how many bytes of the next delta's first character an earlier token already holds."""
+    found: dict[int, _Path] = {}
+    for taken, path in paths.items():
+        for held in range(_first_char(after)):
+            token = tokenizer.id_of_bytes(raw[taken:] + after[:held])
+            if token is None:
+                continue
+            before = found.get(held)
+            found[held] = _Path(path.ways + (before.ways if before else 0), (*path.ids, token))
+    return found
+
+
+def _first_char(raw: bytes) -> int:
+    """The length in bytes of the first character; 1 where there is none."""
+    if not raw or raw[0] < 0xC0:  # noqa: PLR2004 — ASCII
+        return 1
+    return 2 if raw[0] < 0xE0 else 3 if raw[0] < 0xF0 else 4  # noqa: PLR2004 — UTF-8's length by its first byte
+
+
+def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterable[str]) -> int | None:
+    """The first byte where a delta ends and no token does; half characters count to the token that ends them."""
+    pieces = [tokenizer.token_bytes(token) for token in tokens]
+    whole = b"".join(pieces)
+    ends = {_whole_chars(whole, end) for end in accumulate(len(piece) for piece in pieces)}
+    return next((end for end in accumulate(len(text.encode()) for text in texts) if end not in ends), None)
+
+
+def _whole_chars(data: bytes, end: int) -> int:
+    """`end` moved back to where a character begins, if it lies inside one."""
+    while end < len(data) and end > 0 and 0x80 <= data[end] < 0xC0:  # noqa: PLR2004 — UTF-8 continuation bytes
+        end -= 1
+    return end

@@ -1,0 +1,99 @@
+"""The formats by name: one entry a family, each pinned to the hash of its vocabulary.
+
+Guarantees: a format is opened only on the tokenizer that it names. Looked for, in this order: the directory that was
+given (`--tokenizer DIR`, or `hub:REPOSITORY@REVISION`), `$DRAFTER_GATE_TOKENIZERS`, the hub cache at the pinned
+revision.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.formats import kimi
+from pipeline.formats.parts import Format
+from pipeline.tokenizers import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY_SHA256 = "unpinned"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One entry: how the format is made, the vocabulary it is pinned to, and where that can be found."""
+
+    load: Callable[[str, Tokenizer], Format]
+    sha256: str
+    embedded: Path | None = None
+    hub: tuple[str, str] | None = None
+
+
+FORMATS: Mapping[str, Family] = {
+    "kimi-k2.5": Family(kimi.load, KIMI_SHA256, hub=("moonshotai/Kimi-K2.5", "4d01dfe0")),
+    "tiny-kimi": Family(kimi.load, TINY_SHA256, embedded=ROOT / "harness" / "tiny_target" / "weights"),
+}
+
+
+class FormatError(Exception):
+    """A format name that is not registered."""
+
+
+def family_of(name: str) -> Family:
+    """The entry called `name`; FormatError names those that exist."""
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise FormatError(f"unknown format {name!r}; there are {', '.join(sorted(FORMATS))}") from None
+
+
+def load_format(name: str, tokenizer: Tokenizer) -> Format:
+    """The format called `name` on a tokenizer that is already loaded; the caller answers for its hash."""
+    return family_of(name).load(name, tokenizer)
+
+
+def open_format(name: str, where: str | None = None) -> Format:
+    """The format called `name` on its own tokenizer; FormatError or TokenizerError says what is missing."""
+    family = family_of(name)
+    directory = find_tokenizer(name, where)
+    if directory is None:
+        looked = "--tokenizer DIR, $DRAFTER_GATE_TOKENIZERS and the hub cache"
+        raise TokenizerError(f"no tokenizer of {name} in {looked}. Give its directory with --tokenizer DIR.")
+    return family.load(name, load_tokenizer(directory, expect_sha256=family.sha256))
+
+
+def find_tokenizer(name: str, where: str | None = None) -> Path | None:
+    """The directory that holds the format's `tiktoken.model`; nothing is fetched unless `where` names the hub."""
+    if where is not None:
+        return fetch(where) if where.startswith("hub:") else Path(where)
+    return next((place for place in _places(name) if (place / "tiktoken.model").is_file()), None)
+
+
+def _places(name: str) -> Iterator[Path]:
+    family = family_of(name)
+    if family.embedded is not None:
+        yield family.embedded
+    if named := os.environ.get("DRAFTER_GATE_TOKENIZERS"):
+        yield from (Path(named) / name, Path(named))
+    if family.hub is not None:
+        repository, revision = family.hub
+        home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"
+        cache = Path(os.environ.get("HF_HUB_CACHE") or home).expanduser()
+        yield from sorted((cache / f"models--{repository.replace('/', '--')}" / "snapshots").glob(f"{revision}*"))
+
+
+def fetch(where: str) -> Path:
+    """`hub:REPOSITORY@REVISION` fetched into the hub cache; the hash is checked by the caller as of any directory."""
+    repository, _, revision = where.removeprefix("hub:").partition("@")
+    if not repository or not revision:
+        raise TokenizerError(f"{where!r} names no revision. Write hub:REPOSITORY@REVISION.")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise TokenizerError("the hub needs huggingface-hub. Run: pip install huggingface-hub") from None
+    wanted = ["tiktoken.model", "tokenizer_config.json", "chat_template.jinja"]
+    try:
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
+    except Exception as error:  # noqa: BLE001 — the hub client raises its own, httpx's and OSError alike
+        raise TokenizerError(f"{where}: not fetched ({type(error).__name__}: {error})"[:300]) from None

@@ -1,0 +1,115 @@
+"""The offline verbs' work, line by line: text that somebody already has from an API to proven ids, and prompts to ids.
+
+Guarantees: one line out for each line in, in order, in constant memory; a malformed line is a refused line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+
+from pipeline.formats.parts import Format
+from pipeline.prompts import prompt_of, strict_object
+from pipeline.reconstruct import Asked, reconstruct
+from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, RefusedError, TokenRow
+from pipeline.routes import Fingerprint, fingerprint_of
+from pipeline.wire import completion_of_body, completion_of_sse
+
+ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens"})
+
+
+def rebuilt(lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint]) -> Iterator[dict[str, Json]]:
+    """One result a line: `{"id", "status", "reason"?, "detail"?, "evidence"?, "prompt_ids", "output_ids", "spans"}`."""
+    return _each(lines, partial(_rebuild, fmt=fmt, known=known))
+
+
+def rendered(lines: Iterable[bytes], fmt: Format) -> Iterator[dict[str, Json]]:
+    """One result a line: `{"id", "prompt_ids"}`, or a refused one as `rebuilt` gives it."""
+    return _each(lines, partial(_render, fmt=fmt))
+
+
+def _each(lines: Iterable[bytes], answer: Callable[[dict[str, Json]], dict[str, Json]]) -> Iterator[dict[str, Json]]:
+    for number, raw in enumerate(lines, 1):
+        if not raw.strip():
+            continue
+        identity: Json = None
+        try:
+            line = strict_object(raw)
+            identity = line.get("id")
+            yield answer(line)
+        except RefusedError as error:
+            yield _refused(identity, error.refusal, number)
+
+
+def _render(line: dict[str, Json], fmt: Format) -> dict[str, Json]:
+    prompt = prompt_of(_without_nulls(line))
+    return {"id": prompt.id, "prompt_ids": list(fmt.render(prompt))}
+
+
+def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint]) -> dict[str, Json]:
+    if unknown := sorted(set(line) - ANSWER_KEYS):
+        raise RefusedError(
+            Reason.MALFORMED_INPUT, f"unknown key {unknown[0]!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
+        )
+    asked = line.get("prompt")
+    if not isinstance(asked, dict):
+        raise RefusedError(Reason.MALFORMED_INPUT, "prompt must be an object", field="prompt")
+    prompt = prompt_of({**_without_nulls(asked), "id": line.get("id")})
+    completion = _completion(line)
+    fingerprint = None if completion.token_ids is not None else fingerprint_of(completion, known)
+    row = reconstruct(prompt, completion, fmt, fingerprint, Asked(max_tokens=_max_tokens(line)))
+    return _accepted(row) if isinstance(row, TokenRow) else _refused(prompt.id, row)
+
+
+def _without_nulls(value: JsonObject) -> dict[str, Json]:
+    """`tools` and `thinking` may be null for absent, as exporters write them."""
+    return {key: item for key, item in value.items() if item is not None or key not in ("tools", "thinking")}
+
+
+def _completion(line: JsonObject) -> Completion:
+    if ("response" in line) == ("sse" in line):
+        raise RefusedError(Reason.MALFORMED_INPUT, "a line has either response or sse", field="response")
+    if "response" in line:
+        return completion_of_body(line["response"])
+    sse = line["sse"]
+    if not isinstance(sse, str):
+        raise RefusedError(Reason.MALFORMED_INPUT, "sse must be the stream's raw text", field="sse")
+    return completion_of_sse(sse)
+
+
+def _max_tokens(line: JsonObject) -> int | None:
+    value = line.get("max_tokens")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+        return value
+    raise RefusedError(Reason.MALFORMED_INPUT, "max_tokens must be a positive whole number", field="max_tokens")
+
+
+def _accepted(row: TokenRow) -> dict[str, Json]:
+    return {
+        "id": row.id,
+        "status": "accepted",
+        "evidence": row.evidence,
+        "prompt_ids": list(row.prompt_ids),
+        "output_ids": list(row.output_ids),
+        "spans": [{"kind": span.kind, "start": span.start, "stop": span.stop} for span in row.spans],
+    }
+
+
+def _refused(identity: Json, refusal: Refusal, line: int | None = None) -> dict[str, Json]:
+    where = {
+        key: value for key, value in asdict(refusal).items() if value is not None and key not in ("reason", "detail")
+    }
+    result: dict[str, Json] = {"id": identity, "status": "refused", "reason": refusal.reason, "detail": refusal.detail}
+    if where:
+        result["where"] = where
+    if line is not None:
+        result["line"] = line
+    return {**result, "prompt_ids": None, "output_ids": None, "spans": None}
+
+
+def dumped(results: Iterable[dict[str, Json]]) -> Iterator[bytes]:
+    """Each result as one JSON line in UTF-8; half a surrogate pair in an id stays an escape."""
+    for result in results:
+        yield json.dumps(result, separators=(",", ":")).encode() + b"\n"

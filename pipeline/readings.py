@@ -1,0 +1,211 @@
+"""How an answer's fields can be read as a completion: one or a few candidates, each with the count it would have.
+
+Guarantees: text is taken as it came. A reading is offered only where the route's proven traits allow it; choosing
+between readings is the proof's work, and two that close are a Refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeline.formats.parts import Assembled, Format, Parts
+from pipeline.records import Completion, Ids, Prompt, Reason, RefusedError
+from pipeline.routes import Fingerprint, TraitName
+
+_STOPPED = {None, "stop", "completed", "end_turn", "eos", "stop_sequence"}
+_CUT = {None, "length", "max_tokens", "max_output_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One answer to be proven. `ended` says that the end token was emitted."""
+
+    prompt: Prompt
+    completion: Completion
+    fmt: Format
+    fingerprint: Fingerprint | None
+    ended: bool
+    max_tokens: int | None = None
+
+    def trait(self, name: TraitName) -> object:
+        """A proven trait of the route, or RefusedError(ROUTE_UNPROVEN)."""
+        if self.fingerprint is None:
+            raise RefusedError(Reason.ROUTE_UNPROVEN, "this route has no fingerprint")
+        return self.fingerprint.require(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read an answer, and the `completion_tokens` that the route would give for it.
+
+    `leaked`: it takes markers for control tokens on a route not proven to send them. A reading in which nothing follows
+    `</think>` is `unseen`: a token that shows no text (half a character, a reserved id) has the same count.
+    """
+
+    parts: Parts
+    assembled: Assembled
+    count: int
+    leaked: bool = False
+
+    @property
+    def unseen(self) -> bool:
+        """Whether only the count says that the thinking was closed."""
+        return self.parts.think_closed and not self.parts.body
+
+
+def ended(completion: Completion) -> bool:
+    """Whether the answer says that its end token was emitted; refused where its two finish reasons disagree."""
+    finish, native = completion.finish_reason, completion.native_finish_reason
+    lowered = native.lower() if native else None
+    if finish == "stop" and lowered in _STOPPED:
+        _refuse_lost_calls(completion, expected=False)
+        return True
+    if finish == "tool_calls" and lowered in _STOPPED | {"tool_calls", "tool_use"}:
+        _refuse_lost_calls(completion, expected=True)
+        return True
+    if finish == "length" and lowered in _CUT:
+        return False
+    if finish in ("stop", "tool_calls", "length"):
+        raise RefusedError(Reason.FINISH_CONTRADICTS, f"finish_reason {finish}, native {native}", field="finish_reason")
+    raise RefusedError(Reason.FINISH_UNKNOWN, f"finish_reason {finish}, native {native}", field="finish_reason")
+
+
+def _refuse_lost_calls(completion: Completion, *, expected: bool) -> None:
+    if bool(completion.tool_calls) != expected:
+        message = f"finish_reason {completion.finish_reason} with {len(completion.tool_calls)} tool calls"
+        raise RefusedError(Reason.CALLS_LOST, message, field="tool_calls")
+
+
+def prompt_prefix(case: Case) -> Ids:
+    """Ids that the route puts before the rendered prompt; without a fingerprint there are none."""
+    names = case.fingerprint.proven(TraitName.PROMPT_PREFIX) if case.fingerprint else []
+    if not isinstance(names, list):
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{TraitName.PROMPT_PREFIX} is not proven")
+    return tuple(case.fmt.tokenizer.id_of(str(name)) for name in names)
+
+
+def texts(completion: Completion) -> tuple[str, str]:
+    """Reasoning and content; an absent field is an empty one, as providers use null and "" at will."""
+    return completion.reasoning or "", completion.content or ""
+
+
+def require_text_evidence(case: Case) -> None:
+    """What every proof from text needs: white space kept at the seams, whole characters, fields in order."""
+    if (seam := case.trait(TraitName.SEAM)) != "kept":
+        raise RefusedError(Reason.SEAM_LOSSY, f"white space beside control tokens is {seam} on this route")
+    for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
+        if (at := text.find("\ufffd")) >= 0:
+            raise RefusedError(Reason.REPLACEMENT_CHAR, f"U+FFFD in {name}", field=name, char_offset=at)
+    if case.completion.reasoning and not case.prompt.thinking:
+        raise RefusedError(Reason.LAYOUT_INVALID, "reasoning came though thinking was off", field="reasoning")
+    _require_order(case.completion)
+
+
+def _require_order(completion: Completion) -> None:
+    rank = {"reasoning": 0, "content": 1, "tool_calls": 2}
+    deltas = completion.deltas or ()
+    for position, (before, after) in enumerate(pairwise(deltas)):
+        if rank[before.field] > rank[after.field]:
+            message = f"{after.field} follows {before.field} at delta {position + 1}"
+            raise RefusedError(Reason.LAYOUT_INVALID, message, field=after.field, token_position=position + 1)
+
+
+def readings(case: Case) -> list[Reading]:
+    """Every reading of the fields as text, with the count that the route would give for it."""
+    return [_reading(case, parts, leaked=leaked) for parts, leaked in _candidates(case)]
+
+
+def _candidates(case: Case) -> Iterator[tuple[Parts, bool]]:
+    reasoning, content = texts(case.completion)
+    for body, leaked in bodies(case, content):
+        if not case.prompt.thinking:
+            yield Parts(None, think_closed=False, body=body, ended=case.ended), leaked
+        else:
+            yield Parts(reasoning, think_closed=True, body=body, ended=case.ended), leaked
+            if not body and not case.ended:
+                yield Parts(reasoning, think_closed=False, body=(), ended=False), leaked
+
+
+def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bool]]:
+    """The content as text, and with its tool markers as control tokens.
+
+    The flag says that markers leaked: the route is not proven to send them raw.
+    """
+    if case.completion.tool_calls:
+        yield _structured_body(case, content), False
+        return
+    yield (content,) if content else (), False
+    if "<|tool_call" in content:
+        marked = split_markers(case.fmt, content)
+        if len(marked) > 1 or isinstance(marked[0], int):
+            raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
+            yield marked, not raw
+
+
+def split_markers(fmt: Format, text: str) -> tuple[str | int, ...]:
+    """The text with every tool marker that it spells read as its control token."""
+    ids = fmt.tool_markers()
+    pieces = re.split("(" + "|".join(re.escape(name) for name in ids) + ")", text)
+    return tuple(ids.get(piece, piece) for piece in pieces if piece)
+
+
+def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
+    """The section that parsed calls were cut from, where ids and arguments come verbatim and no call came before."""
+    for name in (TraitName.TOOL_IDS, TraitName.TOOL_ARGUMENTS):
+        if (value := case.trait(name)) != "verbatim":
+            raise RefusedError(Reason.STRUCTURED_CALLS, f"{name} is {value} on this route", field="tool_calls")
+    if any(message.get("tool_calls") for message in case.prompt.messages):
+        raise RefusedError(Reason.STRUCTURED_CALLS, "earlier calls may have renumbered the ids", field="tool_calls")
+    begin, end, call, argument, stop = (case.fmt.tool_markers()[name] for name in _MARKER_ORDER)
+    body: list[str | int] = [content] if content else []
+    body.append(begin)
+    for one in case.completion.tool_calls:
+        _require_matching_name(one.id, one.name)
+        body += [piece for piece in (call, one.id, argument, one.arguments, stop) if piece != ""]
+    return (*body, end)
+
+
+_MARKER_ORDER: Sequence[str] = (
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+)
+
+
+def _require_matching_name(identity: str, name: str) -> None:
+    if re.fullmatch(r"functions\." + re.escape(name) + r":\d+", identity) is None:
+        message = f"id {identity!r} is not functions.{name}:INDEX"
+        raise RefusedError(Reason.STRUCTURED_CALLS, message, field="tool_calls")
+
+
+def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
+    assembled = _assemble(case.fmt, parts, strict=not any(isinstance(piece, int) for piece in parts.body))
+    return Reading(parts, assembled, counted(case, parts, len(assembled.ids)), leaked)
+
+
+def _assemble(fmt: Format, parts: Parts, *, strict: bool) -> Assembled:
+    try:
+        return fmt.assemble(parts)
+    except RefusedError as error:
+        if strict or error.refusal.reason is not Reason.LAYOUT_INVALID:
+            raise
+        return Assembled((), ())
+
+
+def counted(case: Case, parts: Parts, emitted: int) -> int:
+    """What the route's `completion_tokens` would be for `emitted` ids laid out as `parts`; -1 where nothing was."""
+    if not emitted and (parts.ended or parts.think_closed or parts.body):
+        return -1
+    hidden = 0
+    if parts.think_closed and case.trait(TraitName.THINK_CLOSE_COUNTED) is False:
+        hidden += 1
+    if parts.ended:
+        in_section = any(isinstance(piece, int) for piece in parts.body)
+        name = TraitName.END_COUNTED_TOOLS if in_section else TraitName.END_COUNTED
+        hidden += case.trait(name) is False
+    return emitted - hidden

@@ -1,0 +1,252 @@
+"""The values that pass between stages, each frozen.
+
+Guarantees: a value here is plain data; it renders nothing, sends nothing and repairs nothing. A row that cannot be
+proven is a `Refusal` with one `Reason` from a closed list, never a row with a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+JsonObject: TypeAlias = Mapping[str, Json]
+Ids: TypeAlias = tuple[int, ...]
+
+
+class Evidence(StrEnum):
+    """Why the ids of a row are believed, strongest first."""
+
+    ENGINE_IDS = "engine_ids"
+    LOGPROBS = "logprobs"
+    STREAM_DELTAS = "stream_deltas"
+    COUNTED = "counted"
+
+
+class Reason(StrEnum):
+    """Why a row is refused: one closed list, one line of meaning each in `MEANINGS`."""
+
+    MALFORMED_INPUT = "malformed_input"
+    UPSTREAM_ERROR = "upstream_error"
+    EMPTY_ANSWER = "empty_answer"
+    STREAM_CUT = "stream_cut"
+    STREAM_INCONSISTENT = "stream_inconsistent"
+    FINISH_UNKNOWN = "finish_unknown"
+    FINISH_CONTRADICTS = "finish_contradicts"
+    WRONG_PROVIDER = "wrong_provider"
+    WRONG_MODEL = "wrong_model"
+    ROUTE_UNPROVEN = "route_unproven"
+    SEAM_LOSSY = "seam_lossy"
+    USAGE_MISSING = "usage_missing"
+    PROMPT_UNSUPPORTED = "prompt_unsupported"
+    PROMPT_MISMATCH = "prompt_mismatch"
+    SPECIAL_TEXT = "special_text"
+    COUNT_MISMATCH = "count_mismatch"
+    COUNT_NOT_NATIVE = "count_not_native"
+    DELTAS_CONTRADICT = "deltas_contradict"
+    AMBIGUOUS_LAYOUT = "ambiguous_layout"
+    AMBIGUOUS_MARKER = "ambiguous_marker"
+    LEAKED_CONTROL = "leaked_control"
+    STRUCTURED_CALLS = "structured_calls"
+    CALLS_LOST = "calls_lost"
+    LAYOUT_INVALID = "layout_invalid"
+    NOT_CANONICAL = "not_canonical"
+    REPLACEMENT_CHAR = "replacement_char"
+    LONE_SURROGATE = "lone_surrogate"
+    UNENCODABLE = "unencodable"
+    UNKNOWN_ID = "unknown_id"
+    IDS_CONTRADICT = "ids_contradict"
+    LOGPROBS_HOLE = "logprobs_hole"
+    LOGPROBS_CONTRADICT = "logprobs_contradict"
+
+
+MEANINGS: Mapping[Reason, str] = {
+    Reason.MALFORMED_INPUT: "the line or body is not the JSON that the schema names",
+    Reason.UPSTREAM_ERROR: "the provider sent an error, in the body, in the stream or beside an answer",
+    Reason.EMPTY_ANSWER: "no choice, or neither reasoning nor content nor calls were delivered",
+    Reason.STREAM_CUT: "the stream ended before its finish reason or its [DONE]",
+    Reason.STREAM_INCONSISTENT: "the stream's chunks contradict each other (two generations, a repeated text)",
+    Reason.FINISH_UNKNOWN: "the finish reason is absent or not one that says how the answer ended",
+    Reason.FINISH_CONTRADICTS: "finish_reason and native_finish_reason, or the token limit, disagree about a cut",
+    Reason.WRONG_PROVIDER: "another provider answered than the one pinned",
+    Reason.WRONG_MODEL: "another model answered than the one asked",
+    Reason.ROUTE_UNPROVEN: "no fingerprint of this route proves a trait that the proof needs",
+    Reason.SEAM_LOSSY: "the route strips or adds white space beside control tokens, so text was lost",
+    Reason.USAGE_MISSING: "the answer carries no token counts, so nothing closes the proof",
+    Reason.PROMPT_UNSUPPORTED: "the prompt uses something that the format cannot render (an image, an unknown role)",
+    Reason.PROMPT_MISMATCH: "the prompt as served is not the prompt as rendered, by ids or by count",
+    Reason.SPECIAL_TEXT: "the prompt spells a control token, which engines read differently",
+    Reason.COUNT_MISMATCH: "the rebuilt completion has another number of tokens than the provider counted",
+    Reason.COUNT_NOT_NATIVE: "the route's counts are not proven to be the engine's own, so equality proves nothing",
+    Reason.DELTAS_CONTRADICT: "the rebuilt tokens cross a boundary that the stream's deltas show",
+    Reason.AMBIGUOUS_LAYOUT: "more than one layout of control tokens closes the count",
+    Reason.AMBIGUOUS_MARKER: "a marker in the text can be read as a control token and as text, or as neither",
+    Reason.LEAKED_CONTROL: "a control token stands in the text of a route that is not proven to send markers raw",
+    Reason.STRUCTURED_CALLS: "tool calls came parsed, on a route not proven to keep their ids and arguments verbatim",
+    Reason.CALLS_LOST: "the answer says tool_calls but carries none, or carries calls and says otherwise",
+    Reason.LAYOUT_INVALID: "the ids or the text are not a completion that the format can express",
+    Reason.NOT_CANONICAL: "the ids are not what the tokenizer makes of their own text",
+    Reason.REPLACEMENT_CHAR: "the text holds U+FFFD, so bytes may be lost",
+    Reason.LONE_SURROGATE: "the text holds half a surrogate pair and has no UTF-8",
+    Reason.UNENCODABLE: "the tokenizer cannot encode the text (it gives up on very long runs)",
+    Reason.UNKNOWN_ID: "an id is not in the vocabulary",
+    Reason.IDS_CONTRADICT: "the returned ids do not say what the returned text says",
+    Reason.LOGPROBS_HOLE: "an entry of logprobs has no bytes, or bytes that are no single token",
+    Reason.LOGPROBS_CONTRADICT: "the tokens in logprobs do not say what the returned text says",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that is not proven: why, in words, and where it was seen."""
+
+    reason: Reason
+    detail: str
+    field: str | None = None
+    char_offset: int | None = None
+    token_position: int | None = None
+
+
+class RefusedError(Exception):
+    """Carries a `Refusal` out of the depth where it was found; callers turn it back into the value."""
+
+    def __init__(self, reason: Reason, detail: str, **where: str | int | None) -> None:
+        self.refusal = Refusal(reason, detail, **where)  # type: ignore[arg-type]  # keywords are Refusal's own fields
+        super().__init__(f"{reason}: {detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages and tools in the OpenAI schema, and the thinking mode; nothing has been rendered yet."""
+
+    id: str
+    messages: tuple[JsonObject, ...]
+    tools: tuple[JsonObject, ...] = ()
+    thinking: bool = True
+    dataset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call, id and arguments as the text that came, never as parsed JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts as the provider gave them; `cost` in USD."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One entry of `logprobs.content`: `token` is display text, `data` its bytes where the provider gave them."""
+
+    token: str
+    data: bytes | None
+    logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One non-empty text delta of a stream, in order of arrival."""
+
+    field: Literal["reasoning", "content", "tool_calls"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one API call returned. `deltas` is None when the answer was not streamed."""
+
+    reasoning: str | None
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    native_finish_reason: str | None = None
+    usage: Usage | None = None
+    provider: str | None = None
+    model: str | None = None
+    generation_id: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_ids: Ids | None = None
+    token_ids: Ids | None = None
+    deltas: tuple[Delta, ...] | None = None
+
+
+class SpanKind(StrEnum):
+    """What a stretch of output ids is."""
+
+    REASONING = "reasoning"
+    THINK_CLOSE = "think_close"
+    CONTENT = "content"
+    TOOL_SECTION = "tool_section"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`output_ids[start:stop]` is of this kind."""
+
+    kind: SpanKind
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """A proven row: prompt ids as served, ids as emitted, and why they are believed."""
+
+    id: str
+    prompt_ids: Ids
+    output_ids: Ids
+    spans: tuple[Span, ...]
+    evidence: Evidence
+    detail: str = ""
+
+
+class ToolMode(StrEnum):
+    """How a prompt's tools travel: not at all, in the rendered prompt only, or as the request's `tools`."""
+
+    NONE = "none"
+    RAW = "raw"
+    STRUCTURED = "structured"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a completion was got. Two routes never share a contract.
+
+    `api` is `local` (transformers in this process), `emulator` (loopback) or `openrouter`; `provider` is the slug
+    that pins the provider (`siliconflow`), empty for `local`.
+    """
+
+    api: Literal["local", "emulator", "openrouter"]
+    model: str
+    provider: str = ""
+    stream: bool = False
+
+    @property
+    def name(self) -> str:
+        """`api/provider`, as the command line takes it."""
+        return f"{self.api}/{self.provider}" if self.provider else self.api
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling settings of a request; `max_tokens` in tokens."""
+
+    temperature: float = 1.0
+    max_tokens: int = 256
+    seed: int | None = None
+    logprobs: bool = False
+    return_token_ids: bool = False
+    extra: JsonObject = field(default_factory=dict)

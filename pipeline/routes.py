@@ -1,0 +1,163 @@
+"""Routes and their fingerprints: what a route does to text, trait by trait, and whether that is proven.
+
+Guarantees: only a proven trait is ever used; an unproven or absent one is a Refusal (`route_unproven`). A fingerprint
+holds for one provider, one model and one of streamed or not, and is never borrowed from a neighbour.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline.records import Completion, Json, Reason, RefusedError, Route
+
+
+class TraitName(StrEnum):
+    """What is measured of a route; the values each can take are in `MEANINGS`."""
+
+    END_COUNTED = "end_token_counted"
+    END_COUNTED_TOOLS = "end_token_counted_tools"
+    THINK_CLOSE_COUNTED = "think_close_counted"
+    COUNT_NATIVE = "count_native"
+    PROMPT_PREFIX = "prompt_prefix"
+    SEAM = "seam_space"
+    DELTAS = "deltas"
+    MARKERS = "markers"
+    TOOL_IDS = "tool_ids"
+    TOOL_ARGUMENTS = "tool_arguments"
+    SAME_COUNT_MISMATCH = "same_count_mismatch"
+
+
+MEANINGS: Mapping[TraitName, str] = {
+    TraitName.END_COUNTED: "true|false: completion_tokens includes the end token of a text answer",
+    TraitName.END_COUNTED_TOOLS: "true|false: the same where the answer holds a tool section",
+    TraitName.THINK_CLOSE_COUNTED: "true|false: completion_tokens includes </think>",
+    TraitName.COUNT_NATIVE: "true|false: counts are of the sampled ids, not of the text encoded again",
+    TraitName.PROMPT_PREFIX: "names of control tokens that stand before the rendered prompt, as a list",
+    TraitName.SEAM: "kept|stripped|added: what happens to white space beside control tokens",
+    TraitName.DELTAS: "tokens|batches|rechunked|none: what one delta of the stream is",
+    TraitName.MARKERS: "raw|stripped|parsed: tool markers in the text where `tools` is not sent",
+    TraitName.TOOL_IDS: "verbatim|prefix_cut|invented: ids of parsed tool calls",
+    TraitName.TOOL_ARGUMENTS: "verbatim|reserialised: arguments of parsed tool calls",
+    TraitName.SAME_COUNT_MISMATCH: "{wrong, n, upper95}: rows that `counted` would take with other ids",
+}
+
+
+class FingerprintError(Exception):
+    """A fingerprint file that cannot be read."""
+
+
+class RouteError(Exception):
+    """A route name that names no route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """One measured trait: its value, on how many answers, and whether that proves it."""
+
+    value: Json
+    n: int
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The traits of one (provider, model, streamed or not)."""
+
+    provider: str
+    model: str
+    stream: bool
+    traits: Mapping[str, Trait]
+
+    def proven(self, name: TraitName) -> Json:
+        """The value of a proven trait, None where it is not proven."""
+        trait = self.traits.get(name)
+        return trait.value if trait is not None and trait.proven else None
+
+    def require(self, name: TraitName) -> Json:
+        """The value of a proven trait; RefusedError(ROUTE_UNPROVEN) names the trait otherwise."""
+        value = self.proven(name)
+        if value is None:
+            trait = self.traits.get(name)
+            seen = f"{trait.value!r} on n={trait.n}, which proves nothing" if trait else "not measured"
+            route = f"{self.provider} {self.model} {'stream' if self.stream else 'json'}"
+            raise RefusedError(Reason.ROUTE_UNPROVEN, f"{route}: {name} is {seen}", field=str(name))
+        return value
+
+    def is_of(self, completion: Completion) -> bool:
+        """Whether the answer came this way; a model may carry its release date (`kimi-k2.5-0127`) after the slug."""
+        dated = re.compile(re.escape(self.model) + r"(-\d{4,8})?")
+        return (
+            completion.provider == self.provider
+            and completion.model is not None
+            and dated.fullmatch(completion.model) is not None
+            and (completion.deltas is not None) == self.stream
+        )
+
+
+def read_fingerprints(path: Path) -> list[Fingerprint]:
+    """The fingerprints of a JSONL file: one trait a line, `provider, model, stream, trait, value, n, proven`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FingerprintError(f"{path}: no readable fingerprint ({error})") from None
+    lines = [_line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise FingerprintError(f"{path}: no trait in this file")
+    return list(_grouped(lines))
+
+
+def _line(path: Path, number: int, line: str) -> tuple[tuple[str, str, bool], str, Trait]:
+    try:
+        entry = json.loads(line)
+        key = (str(entry["provider"]), str(entry["model"]), entry["stream"] is True)
+        trait = Trait(entry["value"], int(entry["n"]), entry["proven"] is True)
+        return key, str(entry["trait"]), trait
+    except (ValueError, KeyError, TypeError) as error:
+        raise FingerprintError(f"{path}, line {number}: not a trait ({error!r})") from None
+
+
+def _grouped(lines: Iterable[tuple[tuple[str, str, bool], str, Trait]]) -> Iterator[Fingerprint]:
+    routes: dict[tuple[str, str, bool], dict[str, Trait]] = {}
+    for key, name, trait in lines:
+        routes.setdefault(key, {})[name] = trait
+    for (provider, model, stream), traits in routes.items():
+        yield Fingerprint(provider, model, stream, traits)
+
+
+def committed_fingerprints(root: Path) -> list[Fingerprint]:
+    """Every fingerprint under `goldens/fingerprints/`."""
+    return [
+        found
+        for path in sorted((root / "goldens" / "fingerprints").glob("*.jsonl"))
+        for found in read_fingerprints(path)
+    ]
+
+
+def fingerprint_of(completion: Completion, known: Iterable[Fingerprint]) -> Fingerprint:
+    """The fingerprint of the answer's route; RefusedError(ROUTE_UNPROVEN) where none is known."""
+    for fingerprint in known:
+        if fingerprint.is_of(completion):
+            return fingerprint
+    way = "stream" if completion.deltas is not None else "json"
+    raise RefusedError(Reason.ROUTE_UNPROVEN, f"no fingerprint of {completion.provider} {completion.model} {way}")
+
+
+def file_name(fingerprint: Fingerprint) -> str:
+    """The name of a committed fingerprint's file."""
+    model = fingerprint.model.replace("/", "--")
+    return f"{fingerprint.provider.lower()}--{model}--{'stream' if fingerprint.stream else 'json'}.jsonl"
+
+
+def parse_route(name: str, *, model: str, stream: bool) -> Route:
+    """A Route from `local`, `emulator/PROVIDER` or `openrouter/PROVIDER`; RouteError says which names there are."""
+    api, _, provider = name.partition("/")
+    if api == "local" and not provider:
+        return Route("local", model, "", stream=False)
+    if api in ("emulator", "openrouter") and re.fullmatch(r"[a-z0-9][a-z0-9._/-]*", provider):
+        return Route("emulator" if api == "emulator" else "openrouter", model, provider, stream)
+    raise RouteError(f"{name!r} is no route; there are local, emulator/PROVIDER and openrouter/PROVIDER")

@@ -1,0 +1,243 @@
+"""The exact tokenizer of a target model: text to base ids, control tokens by name, ids to bytes.
+
+Guarantees: text is encoded with specials off, as one piece, from strict UTF-8; a control token is reached by name and
+never by its spelling. Refuses vocabulary files of another hash, lone surrogates, and text that tiktoken gives up on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import tiktoken
+
+from pipeline.records import Reason, RefusedError
+
+KIMI_SHA256 = "b6c497a7469b33ced9c38afb1ad6e47f03f5e5dc05f15930799210ec050c5103"
+CONTROL_TOKENS = 256
+"""Kimi reserves this many ids after its base vocabulary, named or not."""
+
+KIMI_PATTERN = "|".join(
+    [
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+"""`pat_str` of tokenization_kimi.py, the same for K2, K2-Thinking, K2.5 and K2.6."""
+
+PIECE_CHARS = 400_000
+RUN_CHARS = 25_000
+"""tokenization_kimi.py cuts a *prompt* every 400,000 code points, then where a run of (non-)space passes 25,000."""
+
+_HOPELESS_RUN = re.compile(r"[^\S\r\n]{900000}")
+"""tiktoken 0.14 panics, with a Rust backtrace on stderr, at 999,024 spaces in a row: not even tried."""
+
+
+class TokenizerError(Exception):
+    """A vocabulary that is missing, damaged, or not the one that was asked for."""
+
+
+class Tokenizer:
+    """A Kimi-layout tokenizer: `base_size` byte-pair ranks, then 256 control tokens in Kimi's order."""
+
+    def __init__(self, directory: Path, ranks: dict[bytes, int], control: Sequence[str], sha256: str) -> None:
+        self.directory = directory
+        self.sha256 = sha256
+        self.base_size = len(ranks)
+        self.size = len(ranks) + len(control)
+        self._ids_of_bytes = ranks
+        self._control = tuple(control)
+        self._control_ids = {name: len(ranks) + k for k, name in enumerate(control)}
+        self._encoding = tiktoken.Encoding(
+            name=f"kimi-layout-{sha256[:8]}",
+            pat_str=KIMI_PATTERN,
+            mergeable_ranks=ranks,
+            special_tokens=self._control_ids,
+            explicit_n_vocab=self.size,
+        )
+        self._spelled = re.compile("|".join(re.escape(name) for name in control))
+        self._decode = self._encoding.decode_bytes
+        self._encode = self._encoding.encode_ordinary
+
+    @property
+    def control_names(self) -> tuple[str, ...]:
+        """The 256 control tokens' names in id order."""
+        return self._control
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` as a model's own output is split: one piece, specials off."""
+        _require_encodable(text)
+        try:
+            return self._encode(text)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # tiktoken's PanicException is no Exception; a run of 1 M spaces raises it
+            raise _unencodable(text) from error
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a whole rendered prompt, control tokens spelled in `text` read as control tokens, cut as engines cut.
+
+        This is `encode(text)` of tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code points,
+        cut again where a run of space or of non-space passes 25,000.
+        """
+        _require_encodable(text)
+        ids: list[int] = []
+        for piece in prompt_pieces(text):
+            try:
+                ids.extend(self._encoding.encode(piece, allowed_special="all"))
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # as in `encode`
+                raise _unencodable(piece) from error
+        return ids
+
+    def id_of(self, control: str) -> int:
+        """The id of a control token by its exact name; TokenizerError for any other text."""
+        try:
+            return self._control_ids[control]
+        except KeyError:
+            raise TokenizerError(f"{control!r} is no control token of {self.directory}") from None
+
+    def name_of(self, token: int) -> str | None:
+        """The control token's name, or None for a base token."""
+        return self._control[token - self.base_size] if self.is_control(token) else None
+
+    def is_control(self, token: int) -> bool:
+        """Whether the id lies in the control range."""
+        return self.base_size <= token < self.size
+
+    def find_control(self, text: str) -> tuple[int, str] | None:
+        """Offset and name of the first control token that `text` spells."""
+        if "<" not in text and "[" not in text:
+            return None
+        found = self._spelled.search(text)
+        return (found.start(), found.group()) if found else None
+
+    def id_of_bytes(self, data: bytes) -> int | None:
+        """The one base token that is exactly these bytes."""
+        return self._ids_of_bytes.get(data)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token; a control token gives its name's bytes."""
+        return self.decode_bytes((token,))
+
+    def control_of_bytes(self, data: bytes) -> int | None:
+        """The control token whose name is exactly these bytes."""
+        try:
+            return self._control_ids.get(data.decode("utf-8"))
+        except UnicodeDecodeError:
+            return None
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of a sequence; control tokens give their names' bytes."""
+        tokens = list(ids)
+        try:
+            return self._decode(tokens)
+        except (KeyError, OverflowError):
+            bad = next(i for i, token in enumerate(tokens) if not 0 <= token < self.size)
+            message = f"id {tokens[bad]} at position {bad} is outside 0..{self.size - 1}"
+            raise RefusedError(Reason.UNKNOWN_ID, message, token_position=bad) from None
+
+    def decode_text(self, ids: Iterable[int]) -> str:
+        """The text of a sequence that is whole UTF-8; refused otherwise."""
+        data = self.decode_bytes(ids)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            message = f"bytes {data[error.start : error.end].hex()} at offset {error.start} are not UTF-8"
+            raise RefusedError(Reason.LAYOUT_INVALID, message) from None
+
+
+def _require_encodable(text: str) -> None:
+    if len(text) >= 900_000 and _HOPELESS_RUN.search(text):  # noqa: PLR2004 — the run that the pattern names
+        raise _unencodable(text)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        message = f"character {error.start} is the lone surrogate U+{ord(text[error.start]):04X}"
+        raise RefusedError(Reason.LONE_SURROGATE, message, char_offset=error.start) from None
+
+
+def _unencodable(text: str) -> RefusedError:
+    return RefusedError(Reason.UNENCODABLE, f"tiktoken gave up on a text of {len(text)} characters (a very long run)")
+
+
+def prompt_pieces(text: str) -> Iterator[str]:
+    """The pieces that Kimi's own `encode` cuts a prompt into; `"".join` of them is `text`."""
+    for start in range(0, len(text), PIECE_CHARS):
+        yield from _cut_runs(text[start : start + PIECE_CHARS])
+
+
+def _cut_runs(text: str) -> Iterator[str]:
+    if len(text) <= RUN_CHARS:
+        yield text
+        return
+    start, run, space = 0, 0, text[0].isspace()
+    for i, char in enumerate(text):
+        if char.isspace() != space:
+            run, space = 1, not space
+            continue
+        run += 1
+        if run > RUN_CHARS:
+            yield text[start:i]
+            start, run = i, 1
+    yield text[start:]
+
+
+def load_tokenizer(directory: Path, *, expect_sha256: str | None = None) -> Tokenizer:
+    """Reads `tiktoken.model` and `tokenizer_config.json`; a hash other than `expect_sha256` is an error naming both."""
+    raw = _read(directory / "tiktoken.model")
+    sha256 = hashlib.sha256(raw).hexdigest()
+    if expect_sha256 is not None and sha256 != expect_sha256:
+        message = (
+            f"{directory / 'tiktoken.model'} has sha256 {sha256}, wanted {expect_sha256}. Give the right directory"
+        )
+        raise TokenizerError(f"{message} with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS.")
+    ranks = _ranks(raw, directory)
+    return Tokenizer(directory, ranks, _control_names(directory, len(ranks)), sha256)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
+        raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
+
+
+def _ranks(raw: bytes, directory: Path) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(raw.splitlines(), 1):
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            message = f"{directory / 'tiktoken.model'}, line {number}: not 'base64 rank': {line[:60]!r}"
+            raise TokenizerError(message) from None
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise TokenizerError(f"{directory / 'tiktoken.model'}: ranks are not 0..{len(ranks) - 1} without holes")
+    return ranks
+
+
+def _control_names(directory: Path, base: int) -> list[str]:
+    path = directory / "tokenizer_config.json"
+    try:
+        added = json.loads(_read(path))["added_tokens_decoder"]
+        named = {int(token): str(entry["content"]) for token, entry in added.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TokenizerError(f"{path}: no readable added_tokens_decoder ({error})") from None
+    outside = [token for token in named if not base <= token < base + CONTROL_TOKENS]
+    if outside:
+        raise TokenizerError(f"{path}: id {outside[0]} lies outside {base}..{base + CONTROL_TOKENS - 1}")
+    return [named.get(token, f"<|reserved_token_{token}|>") for token in range(base, base + CONTROL_TOKENS)]
