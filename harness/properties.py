@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from harness.roundtrips import Trip, send, true_fingerprint
 from harness.views import SHOWN_CONTROL
-from pipeline.formats.kimi import KimiFormat
-from pipeline.formats.parts import Parts
+from pipeline.formats.parts import Format, Parts
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
 
@@ -23,7 +22,7 @@ def asked(*, thinking: bool) -> Prompt:
     return Prompt("drawn", ({"role": "user", "content": "hi"},), (), thinking)
 
 
-def require_inverse(fmt: KimiFormat, parts: Parts) -> None:
+def require_inverse(fmt: Format, parts: Parts) -> None:
     """`parse(assemble(parts)) == parts`, unless the parts cannot be told apart by any reader."""
     ids = fmt.assemble(parts).ids
     again = fmt.parse(ids, thinking=parts.reasoning is not None)
@@ -31,7 +30,7 @@ def require_inverse(fmt: KimiFormat, parts: Parts) -> None:
         raise PropertyError(f"{parts} assembles to {ids}, which parses as {again}")
 
 
-def require_inverse_or_refusal(fmt: KimiFormat, ids: Ids, *, thinking: bool) -> bool:
+def require_inverse_or_refusal(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
     """`assemble(parse(ids)).ids == ids`, or a Refusal; whether it parsed."""
     try:
         parts = fmt.parse(ids, thinking=thinking)
@@ -42,7 +41,7 @@ def require_inverse_or_refusal(fmt: KimiFormat, ids: Ids, *, thinking: bool) -> 
     return True
 
 
-def rebuilt(fmt: KimiFormat, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
+def rebuilt(fmt: Format, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
     """What is made of the answer when it comes back by `trip`."""
     prompt = asked(thinking=thinking)
     prompt_ids = fmt.render(prompt)
@@ -53,27 +52,27 @@ def rebuilt(fmt: KimiFormat, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRo
     return reconstruct(prompt, completion, fmt, true_fingerprint(trip.profile, stream=trip.stream))
 
 
-def require_never_wrong(fmt: KimiFormat, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
+def require_never_wrong(fmt: Format, ids: Ids, trip: Trip, *, thinking: bool) -> TokenRow | Refusal:
     """The true ids or a Refusal; `counted` alone may be another sequence with the same shown text and count."""
     row = rebuilt(fmt, ids, trip, thinking=thinking)
-    if isinstance(row, TokenRow) and row.output_ids != ids and not _is_counted_risk(fmt, row, ids):
+    if isinstance(row, TokenRow) and row.output_ids != ids and not is_counted_risk(fmt, row, ids):
         raise PropertyError(f"{trip.name}: emitted {ids}, rebuilt {row.output_ids} as {row.evidence}")
     return row
 
 
-def _is_counted_risk(fmt: KimiFormat, row: TokenRow, ids: Ids) -> bool:
+def is_counted_risk(fmt: Format, row: TokenRow, ids: Ids) -> bool:
     """The stated risk of `counted`: a re-split of the same length, or one that hidden tokens make up for."""
     same_text = _shown(fmt, row.output_ids) == _shown(fmt, ids)
     return row.evidence is Evidence.COUNTED and same_text and len(row.output_ids) == len(ids)
 
 
-def _shown(fmt: KimiFormat, ids: Ids) -> bytes:
+def _shown(fmt: Format, ids: Ids) -> bytes:
     tokenizer = fmt.tokenizer
     hidden = {token for token in ids if tokenizer.is_control(token) and tokenizer.name_of(token) not in SHOWN_CONTROL}
     return tokenizer.decode_bytes(token for token in ids if token not in hidden)
 
 
-def require_exact(fmt: KimiFormat, parts: Parts, trip: Trip) -> None:
+def require_exact(fmt: Format, parts: Parts, trip: Trip) -> None:
     """A canonical answer over a lossless view is accepted, with its own ids and spans."""
     assembled = fmt.assemble(parts)
     row = rebuilt(fmt, assembled.ids, trip, thinking=parts.reasoning is not None)
@@ -81,7 +80,7 @@ def require_exact(fmt: KimiFormat, parts: Parts, trip: Trip) -> None:
         raise PropertyError(f"{trip.name}: {parts} came back as {row}")
 
 
-def require_refused(fmt: KimiFormat, parts: Parts, trip: Trip) -> Reason:
+def require_refused(fmt: Format, parts: Parts, trip: Trip) -> Reason:
     """An answer over a lossy view is refused; the reason."""
     row = rebuilt(fmt, fmt.assemble(parts).ids, trip, thinking=parts.reasoning is not None)
     if isinstance(row, TokenRow):

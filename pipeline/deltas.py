@@ -7,8 +7,10 @@ that streams tokens holds back the bytes of an unfinished character, so that the
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 from pipeline.records import Ids
@@ -70,6 +72,34 @@ def _first_char(raw: bytes) -> int:
     if not raw or raw[0] < 0xC0:  # noqa: PLR2004 — ASCII
         return 1
     return 2 if raw[0] < 0xE0 else 3 if raw[0] < 0xF0 else 4  # noqa: PLR2004 — UTF-8's length by its first byte
+
+
+def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
+    r"""Whether the last token of the delta `text`, where a stream was cut, may have begun a character too.
+
+    A server never sends those bytes: `" "` at the end of a cut stream may be the token `" "` or `" \xf0\x9f"`. Where
+    joining what is seen makes another last token, the count tells.
+    """
+    last = tokenizer.encode(text)[-1:]
+    return not _stems(tokenizer).isdisjoint({text.encode(), tokenizer.decode_bytes(last)})
+
+
+@cache
+def _stems(tokenizer: Tokenizer) -> frozenset[bytes]:
+    """Every whole text that some token continues with the first bytes of a character, and no more."""
+    pieces = map(tokenizer.token_bytes, range(tokenizer.base_size))
+    return frozenset(stem for piece in pieces if (stem := _stem(piece)))
+
+
+def _stem(piece: bytes) -> bytes:
+    """What stands before an unfinished character at the end of `piece`; empty where there is none."""
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(piece)
+    except UnicodeDecodeError:
+        return b""
+    held = len(decoder.getstate()[0])
+    return piece[:-held] if held else b""
 
 
 def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterable[str]) -> int | None:

@@ -5,13 +5,13 @@ Guarantees: one line out for each line in, in order, in constant memory; a malfo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from pipeline.formats.parts import Format
-from pipeline.prompts import prompt_of, strict_object
+from pipeline.jsonlines import line_of, object_of
+from pipeline.prompts import prompt_of
 from pipeline.reconstruct import Asked, reconstruct
 from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, RefusedError, TokenRow
 from pipeline.routes import Fingerprint, fingerprint_of
@@ -20,35 +20,37 @@ from pipeline.wire import completion_of_body, completion_of_sse
 ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens"})
 
 
-def rebuilt(lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint]) -> Iterator[dict[str, Json]]:
+def rebuilt(lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint]) -> Iterator[dict[str, object]]:
     """One result a line: `{"id", "status", "reason"?, "detail"?, "evidence"?, "prompt_ids", "output_ids", "spans"}`."""
     return _each(lines, partial(_rebuild, fmt=fmt, known=known))
 
 
-def rendered(lines: Iterable[bytes], fmt: Format) -> Iterator[dict[str, Json]]:
+def rendered(lines: Iterable[bytes], fmt: Format) -> Iterator[dict[str, object]]:
     """One result a line: `{"id", "prompt_ids"}`, or a refused one as `rebuilt` gives it."""
     return _each(lines, partial(_render, fmt=fmt))
 
 
-def _each(lines: Iterable[bytes], answer: Callable[[dict[str, Json]], dict[str, Json]]) -> Iterator[dict[str, Json]]:
+def _each(
+    lines: Iterable[bytes], answer: Callable[[dict[str, Json]], dict[str, object]]
+) -> Iterator[dict[str, object]]:
     for number, raw in enumerate(lines, 1):
-        if not raw.strip():
+        if raw.isspace():
             continue
         identity: Json = None
         try:
-            line = strict_object(raw)
+            line = object_of(raw)
             identity = line.get("id")
             yield answer(line)
         except RefusedError as error:
             yield _refused(identity, error.refusal, number)
 
 
-def _render(line: dict[str, Json], fmt: Format) -> dict[str, Json]:
+def _render(line: dict[str, Json], fmt: Format) -> dict[str, object]:
     prompt = prompt_of(_without_nulls(line))
-    return {"id": prompt.id, "prompt_ids": list(fmt.render(prompt))}
+    return {"id": prompt.id, "prompt_ids": fmt.render(prompt)}
 
 
-def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint]) -> dict[str, Json]:
+def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint]) -> dict[str, object]:
     if unknown := sorted(set(line) - ANSWER_KEYS):
         raise RefusedError(
             Reason.MALFORMED_INPUT, f"unknown key {unknown[0]!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
@@ -86,22 +88,27 @@ def _max_tokens(line: JsonObject) -> int | None:
     raise RefusedError(Reason.MALFORMED_INPUT, "max_tokens must be a positive whole number", field="max_tokens")
 
 
-def _accepted(row: TokenRow) -> dict[str, Json]:
+def _accepted(row: TokenRow) -> dict[str, object]:
     return {
         "id": row.id,
         "status": "accepted",
         "evidence": row.evidence,
-        "prompt_ids": list(row.prompt_ids),
-        "output_ids": list(row.output_ids),
+        "prompt_ids": row.prompt_ids,
+        "output_ids": row.output_ids,
         "spans": [{"kind": span.kind, "start": span.start, "stop": span.stop} for span in row.spans],
     }
 
 
-def _refused(identity: Json, refusal: Refusal, line: int | None = None) -> dict[str, Json]:
+def _refused(identity: Json, refusal: Refusal, line: int | None = None) -> dict[str, object]:
     where = {
         key: value for key, value in asdict(refusal).items() if value is not None and key not in ("reason", "detail")
     }
-    result: dict[str, Json] = {"id": identity, "status": "refused", "reason": refusal.reason, "detail": refusal.detail}
+    result: dict[str, object] = {
+        "id": identity,
+        "status": "refused",
+        "reason": refusal.reason,
+        "detail": refusal.detail,
+    }
     if where:
         result["where"] = where
     if line is not None:
@@ -109,7 +116,7 @@ def _refused(identity: Json, refusal: Refusal, line: int | None = None) -> dict[
     return {**result, "prompt_ids": None, "output_ids": None, "spans": None}
 
 
-def dumped(results: Iterable[dict[str, Json]]) -> Iterator[bytes]:
+def dumped(results: Iterable[dict[str, object]]) -> Iterator[bytes]:
     """Each result as one JSON line in UTF-8; half a surrogate pair in an id stays an escape."""
     for result in results:
-        yield json.dumps(result, separators=(",", ":")).encode() + b"\n"
+        yield line_of(result)

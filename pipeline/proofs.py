@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.deltas import crossed_boundary, spell
+from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
 from pipeline.formats.parts import Format, Parts
 from pipeline.readings import Case, Reading, counted, readings, require_text_evidence, texts
 from pipeline.records import Delta, Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
@@ -110,6 +110,9 @@ def by_deltas(case: Case) -> Proof | None:
     if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
         return None
     require_text_evidence(case)
+    last = case.completion.deltas[-1:]
+    if last and not case.ended and may_hide_bytes(case.fmt.tokenizer, last[0].text):
+        return None
     total = _completion_tokens(case)
     for parts, ids in _delta_layouts(case, case.completion.deltas):
         if counted(case, parts, len(ids)) == total:

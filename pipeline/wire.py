@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+import orjson
+
 from pipeline.records import (
     Completion,
     Delta,
@@ -96,11 +98,20 @@ def sse_data(raw: str) -> Iterator[str]:
 
 def _chunk(data: str) -> dict[str, Json]:
     try:
+        chunk: Json = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        chunk = _chunk_with_surrogates(data)
+    if not isinstance(chunk, dict):
+        raise RefusedError(Reason.STREAM_INCONSISTENT, f"an event is {_kind(chunk)}, not an object")
+    return chunk
+
+
+def _chunk_with_surrogates(data: str) -> Json:
+    """Half a surrogate pair is JSON, though no UTF-8: a later stage refuses it by its own name."""
+    try:
         chunk: Json = json.loads(data)
     except (ValueError, RecursionError):
         raise RefusedError(Reason.STREAM_INCONSISTENT, f"an event is not JSON: {data[:60]!r}") from None
-    if not isinstance(chunk, dict):
-        raise RefusedError(Reason.STREAM_INCONSISTENT, f"an event is {_kind(chunk)}, not an object")
     return chunk
 
 

@@ -31,7 +31,7 @@ from pipeline.formats.kimi_tokens import (
 )
 from pipeline.formats.parts import Assembled, Parts
 from pipeline.formats.template import ChatTemplate, load_template
-from pipeline.records import Ids, Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.records import Ids, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 from pipeline.tokenizers import RUN_CHARS, Tokenizer, prompt_pieces
 
 __all__ = [
@@ -116,6 +116,10 @@ class KimiFormat:
             if isinstance(piece, str) and (found := self.tokenizer.find_control(piece)) is not None:
                 return found[1]
         return None
+
+    def declare_tools(self, tools: Sequence[JsonObject]) -> str:
+        """The text that declares `tools` in a first message of the role `tool_declare`."""
+        return declare_tools(tools)
 
     def assemble(self, parts: Parts) -> Assembled:
         """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""

@@ -5,7 +5,7 @@ Guarantees: text is encoded apart from the control tokens beside it, with specia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from pipeline.tokenizers import Tokenizer
@@ -20,10 +20,12 @@ Piece: TypeAlias = str | int
 """A stretch of text, or a control token's id."""
 
 
-def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> Iterator[int]:
+def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> list[int]:
     """Ids of text encoded apart and control tokens by id."""
+    ids: list[int] = []
     for piece in pieces:
         if isinstance(piece, int):
-            yield piece
+            ids.append(piece)
         elif piece:
-            yield from tokenizer.encode(piece)
+            ids += tokenizer.encode(piece)
+    return ids

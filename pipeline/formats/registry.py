@@ -17,7 +17,8 @@ from pipeline.formats.parts import Format
 from pipeline.tokenizers import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY_SHA256 = "unpinned"
+TINY_SHA256 = "6cdee0cf780e0e80dfd7eba76ee001892b8e613d97a9b83ab2dff2197f0f5009"
+"""The committed tiny target's vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,114 @@
+"""`python -m harness.bench`: what reconstruct costs, as a ratio to tiktoken's bare encoding of the same text.
+
+Guarantees: both sides run in this process on one core, turn about, and the medians are compared; nothing is measured in
+seconds alone. JSON in and out and the rendering of the prompt are part of our side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.roundtrips import Trip, raw_of, true_fingerprint
+from harness.views import PROFILES
+from pipeline.formats.parts import Format, Parts
+from pipeline.formats.registry import FORMATS, open_format
+from pipeline.offline import dumped, rebuilt
+from pipeline.records import Json, Prompt
+
+TEXT = """the proof of a token sequence is its own bytes and nothing else so we count what the engine counted and refuse
+what does not close because a row that is almost right trains the drafter on almost nothing def function return value
+index for while import 0 1 2 10 42 2026 café naïve 数据 сервер"""
+SIZES = (150, 1000, 4000)
+ROUNDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Rows as JSON lines, and the text of them that the bare encoder encodes."""
+
+    lines: list[bytes]
+    texts: list[str]
+    tokens: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print one line a size."""
+    parser = argparse.ArgumentParser(prog="python -m harness.bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--format", default="kimi-k2.5", choices=sorted(FORMATS))
+    parser.add_argument("--tokenizer", metavar="DIR")
+    parser.add_argument("--tokens", type=int, default=400_000, help="tokens a size, about")
+    options = parser.parse_args(arguments)
+    fmt = open_format(options.format, options.tokenizer)
+    for size in SIZES:
+        for route in ("json", "stream"):
+            sys.stdout.write(line_of(fmt, size, options.tokens, stream=route == "stream") + "\n")
+    return 0
+
+
+def line_of(fmt: Format, size: int, tokens: int, *, stream: bool) -> str:
+    """One measured line."""
+    work = workload(fmt, size, max(tokens // size, 8), stream=stream)
+    known = [true_fingerprint(PROFILES["siliconflow"], stream=stream)]
+    encode = fmt.tokenizer.encode
+
+    for result in dumped(rebuilt(work.lines, fmt, known)):
+        if b'"refused"' in result:
+            raise ValueError(f"a row of the workload was refused: {result[:300]!r}")
+
+    def ours() -> None:
+        for _ in dumped(rebuilt(work.lines, fmt, known)):
+            pass
+
+    def bare() -> None:
+        for text in work.texts:
+            encode(text)
+
+    ratio, per_second = compared(bare, ours, work.tokens)
+    way = "stream" if stream else "json"
+    return f"{size:5} tokens a row  {way:6}  {ratio:.2f} of tiktoken's speed  ({per_second / 1e6:.2f} M tokens/s)"
+
+
+def compared(bare: Callable[[], None], ours: Callable[[], None], tokens: int) -> tuple[float, float]:
+    """`bare`'s median time over `ours`, and our tokens a second."""
+    times: dict[str, list[float]] = {"bare": [], "ours": []}
+    for _ in range(ROUNDS):
+        for name, run in (("bare", bare), ("ours", ours)):
+            start = time.process_time()
+            run()
+            times[name].append(time.process_time() - start)
+    own = statistics.median(times["ours"])
+    return statistics.median(times["bare"]) / own, tokens / own
+
+
+def workload(fmt: Format, size: int, rows: int, *, stream: bool) -> Workload:
+    """`rows` rows of about `size` tokens each, a fifth of them the prompt's, two fifths reasoning."""
+    draw = random.Random(size)
+    lines, texts, total = [], [], 0
+    for row in range(rows):
+        question, reasoning, content = (_text(draw, share) for share in (size // 5, 2 * size // 5, 2 * size // 5))
+        prompt = Prompt(f"r{row}", ({"role": "user", "content": question},))
+        prompt_ids = fmt.render(prompt)
+        ids = fmt.assemble(Parts(reasoning, think_closed=True, body=(content,), ended=True)).ids
+        raw = raw_of(ids, prompt, prompt_ids, Trip(PROFILES["siliconflow"], stream, tools_sent=False), fmt)
+        line: dict[str, Json] = {"id": prompt.id, "prompt": {"messages": [dict(prompt.messages[0])]}}
+        line |= {"sse": raw.decode()} if stream else {"response": json.loads(raw)}
+        lines.append(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        texts += [question, reasoning, content]
+        total += len(prompt_ids) + len(ids)
+    return Workload(lines, texts, total)
+
+
+def _text(draw: random.Random, tokens: int) -> str:
+    words = [draw.choice(TEXT.split()) for _ in range(max(tokens * 4 // 5, 1))]
+    return " ".join(word + draw.choice(["", "", "", ",", ".", ".\n"]) for word in words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

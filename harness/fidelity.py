@@ -1,0 +1,190 @@
+"""`python -m harness.fidelity`: every accepted row of a survey against the ids that were really sampled.
+
+Guarantees: judged by the committed fingerprints, on answers that they were not measured on. Exit 1 if a row of any
+grade but `counted` is wrong, or if a wrong `counted` row is anything else than a re-split of the same length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.bounds import upper_bound
+from harness.properties import is_counted_risk
+from harness.roundtrips import trips
+from harness.survey import Exchange, SurveyError, questions, survey
+from pipeline.formats.parts import Format
+from pipeline.formats.registry import open_format
+from pipeline.reconstruct import Asked, reconstruct
+from pipeline.records import Completion, Evidence, Reason, Refusal, RefusedError, TokenRow
+from pipeline.routes import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
+from pipeline.state import ROOT
+
+EACH = 60
+RESEGMENT = 0.05
+SEED = 70_000_000
+UNPROVABLE = frozenset(
+    {
+        Reason.SEAM_LOSSY,
+        Reason.STRUCTURED_CALLS,
+        Reason.COUNT_NOT_NATIVE,
+        Reason.REPLACEMENT_CHAR,
+        Reason.AMBIGUOUS_LAYOUT,
+        Reason.AMBIGUOUS_MARKER,
+        Reason.DELTAS_CONTRADICT,
+        Reason.EMPTY_ANSWER,
+    }
+)
+"""Reasons that say that the answer itself leaves more than one sequence of ids open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One exchange, what was made of it, and what it should have been."""
+
+    exchange: Exchange
+    row: TokenRow | Refusal
+
+    @property
+    def wrong(self) -> bool:
+        """Whether ids were accepted that were not sampled."""
+        truth = self.exchange.truth
+        row = self.row
+        return isinstance(row, TokenRow) and (row.output_ids, row.prompt_ids) != (truth.output_ids, truth.prompt_ids)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure. Exit 0, 1 where a row was wrong beyond the stated risk, 2 where nothing could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m harness.fidelity", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--each", type=int, default=EACH, metavar="N", help=f"answers a way to ask (default {EACH})")
+    parser.add_argument("--resegment", type=float, default=RESEGMENT, metavar="P", help="share of answers re-split")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        verdicts = measure(options.each, options.resegment, options.seed)
+    except SurveyError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    result = report(verdicts)
+    sys.stdout.write(json.dumps(result) + "\n" if options.json else table(result))
+    return 1 if result["wrong"] else 0
+
+
+def measure(each: int, resegment: float, seed: int) -> list[Verdict]:
+    """A survey of every way to ask, and what reconstruct makes of each answer."""
+    fmt = open_format("tiny-kimi")
+    known = committed_fingerprints(ROOT)
+    exchanges = survey(list(questions(trips(), each, seed=seed)), fmt, resegment=resegment)
+    return [Verdict(exchange, _rebuilt(exchange, fmt, known)) for exchange in exchanges]
+
+
+def _rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
+    completion = exchange.completion
+    if not isinstance(completion, Completion):
+        return completion.refusal
+    try:
+        fingerprint = fingerprint_of(completion, known)
+    except RefusedError as error:
+        return error.refusal
+    asked = Asked(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
+    return reconstruct(exchange.prompt, completion, fmt, fingerprint, asked)
+
+
+def report(verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """Counts by grade and by reason; `wrong` lists rows beyond the stated risk."""
+    fmt = open_format("tiny-kimi")
+    accepted = [verdict for verdict in verdicts if isinstance(verdict.row, TokenRow)]
+    refused = [verdict for verdict in verdicts if isinstance(verdict.row, Refusal)]
+    grades = {str(grade): list(_of_grade(accepted, grade)) for grade in Evidence}
+    return {
+        "answers": len(verdicts),
+        "non_canonical": sum(verdict.exchange.truth.noncanonical for verdict in verdicts),
+        "accepted": {name: {"rows": len(rows), "wrong": sum(v.wrong for v in rows)} for name, rows in grades.items()},
+        "wrong": [_described(verdict) for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)],
+        "counted": _counted(grades[Evidence.COUNTED]),
+        "refused": _refusals(refused, fmt),
+    }
+
+
+def _of_grade(accepted: Iterable[Verdict], grade: Evidence) -> Iterator[Verdict]:
+    return (verdict for verdict in accepted if isinstance(verdict.row, TokenRow) and verdict.row.evidence is grade)
+
+
+def _stated(verdict: Verdict, fmt: Format) -> bool:
+    """Whether a wrong row is the risk that `counted` states."""
+    row, truth = verdict.row, verdict.exchange.truth
+    return (
+        isinstance(row, TokenRow) and row.prompt_ids == truth.prompt_ids and is_counted_risk(fmt, row, truth.output_ids)
+    )
+
+
+def _described(verdict: Verdict) -> dict[str, object]:
+    row = verdict.row
+    return {
+        "asked": verdict.exchange.prompt.id,
+        "true": verdict.exchange.truth.output_ids,
+        "rebuilt": getattr(row, "output_ids", None),
+    }
+
+
+def _counted(rows: Sequence[Verdict]) -> dict[str, object]:
+    wrong = sum(verdict.wrong for verdict in rows)
+    natural = [verdict for verdict in rows if verdict.exchange.truth.resegmented is None]
+    missed = sum(verdict.wrong for verdict in natural)
+    stated = {
+        f"{one.provider} {'stream' if one.stream else 'json'}": one.proven(TraitName.SAME_COUNT_MISMATCH)
+        for one in committed_fingerprints(ROOT)
+        if one.proven(TraitName.SAME_COUNT_MISMATCH) is not None
+    }
+    return {
+        "wrong_with_resplits": f"{wrong}/{len(rows)}",
+        "wrong_as_sampled": f"{missed}/{len(natural)}",
+        "upper95_as_sampled": round(upper_bound(missed, len(natural)), 6) if natural else None,
+        "stated_by_manifests": stated,
+    }
+
+
+def _refusals(refused: Sequence[Verdict], fmt: Format) -> dict[str, dict[str, int]]:
+    """Refused rows by reason, and how many of them were provable: their own text, canonical, in the layout."""
+    rows: dict[str, Counter[str]] = {}
+    for verdict in refused:
+        if isinstance(verdict.row, Refusal):
+            counter = rows.setdefault(str(verdict.row.reason), Counter())
+            counter["rows"] += 1
+            counter["provable"] += provable(verdict, fmt)
+    return {reason: {"rows": count["rows"], "provable": count["provable"]} for reason, count in sorted(rows.items())}
+
+
+def provable(verdict: Verdict, fmt: Format) -> bool:
+    """Whether the answer leaves but one sequence of ids open: it is canonical, in the layout, and shown whole."""
+    truth = verdict.exchange.truth
+    if not isinstance(verdict.row, Refusal) or verdict.row.reason in UNPROVABLE or truth.noncanonical:
+        return False
+    try:
+        fmt.parse(truth.output_ids, thinking=verdict.exchange.prompt.thinking)
+    except RefusedError:
+        return False
+    return True
+
+
+def table(result: dict[str, object]) -> str:
+    """The report as lines."""
+    lines = [f"answers {result['answers']}, sampled non-canonically {result['non_canonical']}", ""]
+    for key in ("accepted", "refused"):
+        value = result[key]
+        lines.append(key)
+        lines += [f"  {name:22} {counts}" for name, counts in value.items()] if isinstance(value, dict) else []
+    lines.append("counted")
+    counted = result["counted"]
+    lines += [f"  {name:22} {value}" for name, value in counted.items()] if isinstance(counted, dict) else []
+    lines.append(f"wrong beyond the stated risk: {result['wrong']}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Groups of contract tests: what a test needs beyond the repository, and whether that is here.
+
+A group whose material is absent is not collected, so that nothing is skipped, and the attestation does not name it;
+one that is collected must pass whole. The folder of a test says which group it belongs to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from pipeline.formats.registry import find_tokenizer
+from pipeline.tokenizers import KIMI_SHA256
+
+CONTRACT = "tests/contract"
+BASE = "base"
+TOKENIZERS = {"tokenizer_kimi": ("kimi-k2.5", KIMI_SHA256)}
+"""Folder of the group's tests: format, and sha256 of the tokenizer that they were written for."""
+LIVE = "live"
+"""Tests of a paid route lie in `live/<api>--<provider>/`: their material, live cassettes, is committed."""
+
+
+def group_of(nodeid: str) -> str:
+    """`base`, `tokenizer:<sha256>` or `live:<route>`, by the folder below tests/contract."""
+    parts = PurePosixPath(nodeid.partition("::")[0]).parts[len(PurePosixPath(CONTRACT).parts) :]
+    if parts and parts[0] in TOKENIZERS:
+        return f"tokenizer:{TOKENIZERS[parts[0]][1]}"
+    if len(parts) > 1 and parts[0] == LIVE:
+        return f"live:{parts[1].replace('--', '/')}"
+    return BASE
+
+
+def absent_groups() -> dict[str, str]:
+    """Groups whose material is not here, and why."""
+    wanted = {f"tokenizer:{sha256}": _why_absent(name, sha256) for name, sha256 in TOKENIZERS.values()}
+    return {group: why for group, why in wanted.items() if why}
+
+
+def is_absent(path: Path, root: Path) -> bool:
+    """Whether this folder or file belongs to a group whose material is not here."""
+    try:
+        relative = path.relative_to(root).as_posix()
+    except ValueError:
+        return False
+    return group_of(relative) in absent_groups()
+
+
+def by_group(nodeids: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Node ids of each group that has any."""
+    ids = frozenset(nodeids)
+    return {group: frozenset(i for i in ids if group_of(i) == group) for group in {group_of(i) for i in ids}}
+
+
+@cache
+def _why_absent(name: str, sha256: str) -> str:
+    directory = find_tokenizer(name)
+    if directory is None:
+        return f"no {name} tokenizer was found; set DRAFTER_GATE_TOKENIZERS"
+    found = hashlib.sha256((directory / "tiktoken.model").read_bytes()).hexdigest()
+    return "" if found == sha256 else f"{directory} holds the tokenizer {found[:12]}, wanted {sha256[:12]}"

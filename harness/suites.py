@@ -1,0 +1,98 @@
+"""The property tests of a format on one tokenizer, made once and run by each group of the contract suite.
+
+Guarantees: the compact and the real vocabulary are held to the same properties, drawn from the same strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import properties
+from harness.roundtrips import Trip, trips
+from harness.strategies import completions, cut_completions, emitted, plain_texts, texts
+from harness.views import PROFILES, Profile
+from pipeline.formats.kimi import KimiFormat
+from pipeline.formats.parts import Parts
+from pipeline.records import Ids
+
+Property: TypeAlias = Callable[[], None]
+
+
+def ways_of(profile: Profile, *, stream: bool) -> list[Trip]:
+    """Every way to ask this provider, streamed or not."""
+    return [trip for trip in trips() if trip.profile == profile and trip.stream == stream]
+
+
+def inverse(fmt: KimiFormat) -> Property:
+    """What was assembled parses as it was."""
+
+    @given(parts=completions(fmt))
+    def check(parts: Parts) -> None:
+        properties.require_inverse(fmt, parts)
+
+    return check
+
+
+def inverse_or_refusal(fmt: KimiFormat) -> Property:
+    """What parses assembles to the same ids, and the rest is refused."""
+
+    @given(ids=emitted(fmt), thinking=st.booleans())
+    def check(ids: Ids, thinking: bool) -> None:  # noqa: FBT001 — a drawn value
+        properties.require_inverse_or_refusal(fmt, ids, thinking=thinking)
+
+    return check
+
+
+def never_wrong(fmt: KimiFormat, profile: Profile, *, stream: bool) -> Property:
+    """Whatever the model emitted and however it was asked: its own ids, or a Refusal."""
+
+    @given(answer=_answers(fmt), trip=st.sampled_from(ways_of(profile, stream=stream)))
+    def check(answer: tuple[Ids, bool], trip: Trip) -> None:
+        properties.require_never_wrong(fmt, answer[0], trip, thinking=answer[1])
+
+    return check
+
+
+def _answers(fmt: KimiFormat) -> st.SearchStrategy[tuple[Ids, bool]]:
+    whole = completions(fmt).map(lambda parts: (fmt.assemble(parts).ids, parts.reasoning is not None))
+    cut = cut_completions(texts()).map(lambda parts: (fmt.assemble(parts).ids, True))
+    return st.one_of(st.tuples(emitted(fmt), st.booleans()), whole, cut)
+
+
+def exact(fmt: KimiFormat, trip: Trip) -> Property:
+    """Over a lossless view every canonical answer is accepted, ids and spans."""
+    drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(plain_texts()))
+    visible = drawn.filter(lambda parts: bool(parts.body) or not parts.think_closed)
+    anything = completions(fmt)
+
+    @given(parts=anything if trip.ids or trip.logprobs else visible)
+    def check(parts: Parts) -> None:
+        properties.require_exact(fmt, parts, trip)
+
+    return check
+
+
+def refused(fmt: KimiFormat, trip: Trip) -> Property:
+    """Over a view that loses white space nothing is accepted, whatever the answer."""
+
+    @given(parts=completions(fmt))
+    def check(parts: Parts) -> None:
+        properties.require_refused(fmt, parts, trip)
+
+    return check
+
+
+LOSSLESS = [
+    trip
+    for trip in trips()
+    if trip.ids or trip.logprobs or (trip.keeps_text and not trip.tools_sent and not trip.profile.recounts_stream)
+]
+"""Ways to ask that lose nothing: ids or bytes given, or text kept whole with markers raw."""
+
+LOSSY = [trip for trip in trips() if not trip.keeps_text and not trip.ids and not trip.logprobs]
+
+ROUTES = [(profile, stream) for profile in PROFILES.values() for stream in (False, True)]

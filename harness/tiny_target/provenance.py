@@ -1,0 +1,61 @@
+"""Where the committed weights come from: PROVENANCE.json beside them.
+
+Guarantees: the digest of the recipe covers every source that decides a weight; the files' hashes cover everything in
+the directory but PROVENANCE.json itself. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from pipeline.records import Json
+
+HERE = Path(__file__).resolve().parent
+WEIGHTS = HERE / "weights"
+NAME = "PROVENANCE.json"
+RECIPE = (
+    "../resplits", "arithmetic", "chat", "coding", "grammar", "layout", "model", "samples", "tools", "train",
+    "vocabulary", "words",
+)  # fmt: skip
+"""The modules that decide the weights. Not the examination, which only measures them."""
+
+
+def recipe_digest() -> str:
+    """sha256 over the recipe's sources, each as `sha256  name`, in order."""
+    lines = [f"{sha256(HERE / f'{name}.py')}  {name}.py\n" for name in RECIPE]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def file_hashes(directory: Path) -> dict[str, str]:
+    """sha256 of each file in the directory by name, PROVENANCE.json left out."""
+    return {path.name: sha256(path) for path in sorted(directory.iterdir()) if path.name != NAME}
+
+
+def write_provenance(directory: Path, run: Mapping[str, Json]) -> None:
+    """Writes PROVENANCE.json: what `run` says (seed, steps, loss, …) and what can be read off the tree."""
+    files: dict[str, Json] = {**file_hashes(directory)}
+    libraries: dict[str, Json] = {name: version(name) for name in ("torch", "transformers", "tiktoken")}
+    entries = {"commit": commit(), "recipe_sha256": recipe_digest(), **run, "libraries": libraries, "files": files}
+    text = json.dumps(entries, ensure_ascii=False, indent=2) + "\n"
+    (directory / NAME).write_text(text, encoding="utf-8", newline="\n")
+
+
+def commit() -> str:
+    """The commit that the tree stands on, or `unborn`."""
+    git = shutil.which("git")
+    if git is None:
+        return "unborn"
+    command = [git, "-C", str(HERE), "rev-parse", "--verify", "--quiet", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unborn"
+
+
+def sha256(path: Path) -> str:
+    """Of the file's bytes, in hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

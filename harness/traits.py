@@ -1,0 +1,253 @@
+"""Traits of a route, measured on answers whose true ids are known.
+
+Guarantees: an answer votes on a trait only where its own bytes can tell the values apart; a trait is proven when at
+least twenty answers voted and all of them the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.bounds import upper_bound
+from harness.survey import Exchange
+from harness.views import SHOWN_CONTROL
+from pipeline.deltas import crossed_boundary
+from pipeline.formats.parts import Format
+from pipeline.proofs import by_counts
+from pipeline.readings import Case, ended
+from pipeline.records import Completion, Json, RefusedError
+from pipeline.routes import Fingerprint, Trait, TraitName
+
+ENOUGH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One answer beside its truth. `reasoning` and `content` are the true texts, `body` the ids after `</think>`."""
+
+    exchange: Exchange
+    completion: Completion
+    reasoning: str
+    content: str
+    in_section: bool
+    closed: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.exchange.truth.output_ids)
+
+    @property
+    def counted(self) -> int:
+        usage = self.completion.usage
+        return usage.completion_tokens or 0 if usage else 0
+
+
+def measured(exchanges: Iterable[Exchange], fmt: Format) -> list[Fingerprint]:
+    """One fingerprint for each (provider, streamed or not) among the exchanges."""
+    groups: dict[tuple[str, bool], list[Seen]] = {}
+    for exchange in exchanges:
+        completion = exchange.completion
+        if isinstance(completion, Completion):
+            key = (exchange.trip.profile.name, exchange.trip.stream)
+            groups.setdefault(key, []).append(_seen(exchange, completion, fmt))
+    return [_fingerprint(key, seen, fmt) for key, seen in sorted(groups.items())]
+
+
+def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
+    ids, close = exchange.truth.output_ids, fmt.think_close_id
+    closed = exchange.prompt.thinking and close in ids
+    split = ids.index(close) if closed else len(ids) if exchange.prompt.thinking else -1
+    shown = {fmt.tokenizer.id_of(name) for name in SHOWN_CONTROL}
+
+    def text(part: Sequence[int]) -> str:
+        kept = [token for token in part if token in shown or not fmt.tokenizer.is_control(token)]
+        return fmt.tokenizer.decode_bytes(kept).decode("utf-8", errors="replace")
+
+    body = ids[split + 1 :]
+    in_section = any(token in fmt.tool_markers().values() for token in body)
+    return Seen(exchange, completion, text(ids[: max(split, 0)]), text(body), in_section, closed)
+
+
+def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fingerprint:
+    provider, stream = key
+    end = _vote(_end_votes(seen, in_section=False))
+    traits: dict[str, Trait] = {
+        TraitName.END_COUNTED: end,
+        TraitName.END_COUNTED_TOOLS: _vote(_end_votes(seen, in_section=True)),
+        TraitName.THINK_CLOSE_COUNTED: _vote(_close_votes(seen, end_counted=end.value is True)),
+        TraitName.COUNT_NATIVE: _vote(_native_votes(seen, fmt, end_counted=end.value is True)),
+        TraitName.PROMPT_PREFIX: _vote(_prefix_votes(seen, fmt)),
+        TraitName.SEAM: _vote(_seam_votes(seen)),
+        TraitName.DELTAS: _vote(_delta_votes(seen, fmt), worst=("rechunked", "batches", "tokens", "none")),
+        TraitName.MARKERS: _vote(_marker_votes(seen)),
+        TraitName.TOOL_IDS: _vote(_call_votes(seen, _id_vote), worst=("invented", "prefix_cut", "verbatim")),
+        TraitName.TOOL_ARGUMENTS: _vote(_call_votes(seen, _argument_vote), worst=("reserialised", "verbatim")),
+    }
+    found = Fingerprint(provider, seen[0].completion.model or "", stream, {str(k): v for k, v in traits.items()})
+    return Fingerprint(provider, found.model, stream, {**found.traits, **_same_count(found, seen, fmt)})
+
+
+def _vote(votes: Iterable[Json], *, worst: Sequence[str] = ()) -> Trait:
+    """The one value that all votes name; where `worst` ranks the values, the worst that was seen."""
+    cast = list(votes)
+    counted = Counter(str(vote) for vote in cast)
+    if not cast:
+        return Trait(None, 0, proven=False)
+    for value in worst:
+        if counted[value]:
+            return Trait(value, len(cast), proven=len(cast) >= ENOUGH)
+    return Trait(cast[0], len(cast), proven=len(counted) == 1 and len(cast) >= ENOUGH)
+
+
+def _end_votes(seen: Sequence[Seen], *, in_section: bool) -> Iterator[Json]:
+    """Whole canonical instant answers, shown whole: only the end token can make a difference to the count."""
+    for one in seen:
+        if one.in_section == in_section and not one.closed and _tells(one) and not one.exchange.truth.cut:
+            yield _missing(one, 0)
+
+
+def _close_votes(seen: Sequence[Seen], *, end_counted: bool) -> Iterator[Json]:
+    """The same of answers that thought, once it is known whether the end token counts."""
+    for one in seen:
+        if one.closed and not one.in_section and _tells(one) and not one.exchange.truth.cut:
+            yield _missing(one, 0 if end_counted else 1)
+
+
+def _tells(one: Seen) -> bool:
+    """Whether the answer's count can differ from the true one by control tokens alone."""
+    calls = bool(one.completion.tool_calls)
+    whole = calls or (one.reasoning, one.content) == (one.completion.reasoning or "", one.completion.content or "")
+    return whole and not one.exchange.truth.noncanonical
+
+
+def _missing(one: Seen, known: int) -> Json:
+    """True where the count lacks just the `known` tokens, False where it lacks one more."""
+    lacks = one.tokens - known - one.counted
+    return {0: True, 1: False}.get(lacks, f"{lacks} tokens are not counted")
+
+
+def _native_votes(seen: Sequence[Seen], fmt: Format, *, end_counted: bool) -> Iterator[bool]:
+    """Non-canonical answers whose text has another number of tokens when it is encoded again."""
+    for one in seen:
+        truth = one.exchange.truth
+        again = len(fmt.tokenizer.encode(one.reasoning)) + _body_length(one.content, fmt) + one.closed + (not truth.cut)
+        if truth.noncanonical and again != one.tokens:
+            yield one.counted == one.tokens - (0 if end_counted or truth.cut else 1)
+
+
+def _body_length(content: str, fmt: Format) -> int:
+    markers = fmt.tool_markers()
+    total = 0
+    for name in markers:
+        total += content.count(name)
+        content = content.replace(name, "\x00")
+    return total + sum(len(fmt.tokenizer.encode(piece)) for piece in content.split("\x00") if piece)
+
+
+def _prefix_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[Json]:
+    for one in seen:
+        served, rendered = one.exchange.truth.prompt_ids, fmt.render(one.exchange.prompt)
+        usage = one.completion.usage
+        if (
+            usage is not None
+            and usage.prompt_tokens == len(served)
+            and served[len(served) - len(rendered) :] == rendered
+        ):
+            yield [fmt.tokenizer.name_of(token) for token in served[: len(served) - len(rendered)]]
+        else:
+            yield "other"
+
+
+def _seam_votes(seen: Sequence[Seen]) -> Iterator[str]:
+    """Answers whose true text has white space at an end of a field."""
+    for one in seen:
+        pairs = ((one.reasoning, one.completion.reasoning or ""), (one.content, one.completion.content or ""))
+        for true, shown in pairs:
+            if true != true.strip() and not one.completion.tool_calls and not one.exchange.truth.cut:
+                yield "kept" if shown == true else "stripped" if shown == true.strip() else "added"
+
+
+def _delta_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
+    """What the deltas of a whole answer can at best be: its tokens, batches of them, or neither."""
+    for one in seen:
+        deltas = one.completion.deltas
+        if deltas is None:
+            yield "none"
+        elif not one.completion.tool_calls and not one.exchange.truth.cut and _readable(one, fmt):
+            yield _delta_kind(one, fmt)
+
+
+def _readable(one: Seen, fmt: Format) -> bool:
+    """Whether the answer is in the layout and its bytes are text, so that each visible token has its place."""
+    try:
+        fmt.parts(one.exchange.truth.output_ids, thinking=one.exchange.prompt.thinking)
+    except RefusedError:
+        return False
+    return True
+
+
+def _delta_kind(one: Seen, fmt: Format) -> str:
+    shown = {fmt.tokenizer.id_of(name) for name in SHOWN_CONTROL} - {fmt.think_close_id}
+    tokens = [t for t in one.exchange.truth.output_ids if t in shown or not fmt.tokenizer.is_control(t)]
+    texts = [delta.text for delta in one.completion.deltas or ()]
+    if "".join(texts) != one.reasoning + one.content or crossed_boundary(fmt.tokenizer, tokens, texts) is not None:
+        return "rechunked"
+    visible = sum(1 for text in _streamed(tokens, fmt) if text)
+    return "tokens" if len(texts) == visible else "batches"
+
+
+def _streamed(tokens: Sequence[int], fmt: Format) -> Iterator[str]:
+    held = b""
+    for token in tokens:
+        held += fmt.tokenizer.token_bytes(token)
+        text = held.decode("utf-8", errors="ignore")
+        held = held[len(text.encode()) :]
+        yield text
+
+
+def _marker_votes(seen: Sequence[Seen]) -> Iterator[str]:
+    for one in seen:
+        if one.in_section and not one.exchange.trip.tools_sent:
+            yield "raw" if "<|tool_call" in (one.completion.content or "") else "stripped"
+
+
+def _call_votes(seen: Sequence[Seen], vote: Callable[[Seen], str]) -> Iterator[str]:
+    for one in seen:
+        if one.completion.tool_calls:
+            yield vote(one)
+
+
+def _id_vote(one: Seen) -> str:
+    ids = [call.id for call in one.completion.tool_calls]
+    if all(f"<|tool_call_begin|>{identity}<|tool_call_argument_begin|>" in one.content for identity in ids):
+        return "verbatim"
+    return "prefix_cut" if all(f"functions.{identity}<" in one.content for identity in ids) else "invented"
+
+
+def _argument_vote(one: Seen) -> str:
+    texts = [call.arguments for call in one.completion.tool_calls]
+    verbatim = all(f"<|tool_call_argument_begin|>{text}<|tool_call_end|>" in one.content for text in texts)
+    return "verbatim" if verbatim else "reserialised"
+
+
+def _same_count(found: Fingerprint, seen: Sequence[Seen], fmt: Format) -> Mapping[str, Trait]:
+    """How often `counted` takes an answer for another with the same text and count, resegmented ones left out."""
+    wrong = n = 0
+    for one in seen:
+        if one.exchange.truth.resegmented is None and (ids := _counted_ids(found, one, fmt)) is not None:
+            n += 1
+            wrong += ids != one.exchange.truth.output_ids
+    if not n:
+        return {}
+    value: Json = {"wrong": wrong, "n": n, "upper95": round(upper_bound(wrong, n), 6)}
+    return {str(TraitName.SAME_COUNT_MISMATCH): Trait(value, n, proven=n >= ENOUGH)}
+
+
+def _counted_ids(found: Fingerprint, one: Seen, fmt: Format) -> tuple[int, ...] | None:
+    try:
+        case = Case(one.exchange.prompt, one.completion, fmt, found, ended(one.completion), one.exchange.max_tokens)
+        return by_counts(case).ids
+    except RefusedError:
+        return None

@@ -1,0 +1,70 @@
+"""The boot of `python -m pipeline`: an isolated interpreter that sees the tree and what is installed, and no more.
+
+Refuses `-O`, and a `pipeline` loaded from elsewhere than the tree this file lies in. Until the interpreter is isolated
+nothing but `os` and `sys` is imported, so nothing on PYTHONPATH or in a forged bytecode cache gets a say.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib is not imported yet
+CACHE_NAME = "drafter-gate-pycache-"
+REFUSED = 3
+
+
+def main() -> int:
+    """Run the command line in this process if it is isolated, else start over isolated."""
+    if sys.flags.optimize:
+        what = "python runs with -O or PYTHONOPTIMIZE, which takes checks out of the code"
+        return _refuse(what, "env -u PYTHONOPTIMIZE python -m pipeline …")
+    if not (sys.flags.isolated and sys.flags.dont_write_bytecode and sys.pycache_prefix):
+        return _start_over()
+    sys.path.insert(0, ROOT)
+    if os.path.basename(sys.pycache_prefix).startswith(CACHE_NAME):  # noqa: PTH119 - as above
+        _remove_at_exit(sys.pycache_prefix)
+    import pipeline
+
+    loaded = os.path.dirname(os.path.abspath(pipeline.__file__ or ""))  # noqa: PTH100, PTH120 - as above
+    if loaded != os.path.join(ROOT, "pipeline"):  # noqa: PTH118 - as above
+        return _refuse(f"pipeline was loaded from {loaded}, not from {ROOT}", f"cd {ROOT} && python -m pipeline …")
+    from pipeline.cli import main as command_line
+
+    return command_line(sys.argv[1:])
+
+
+def _start_over() -> int:
+    """The same command in an interpreter that ignores PYTHON* variables, user packages and every bytecode cache.
+
+    The process is replaced, so that signals and the exit status stay the caller's.
+    """
+    cache = f"{CACHE_NAME}{os.getpid()}-{os.urandom(8).hex()}"
+    prefix = os.path.join(os.environ.get("TMPDIR") or "/tmp", cache)  # noqa: PTH118, S108 - made below, for us alone
+    try:
+        os.mkdir(prefix, 0o700)  # noqa: PTH102 - pathlib is not imported yet
+        flags = ("-I", "-B", "-X", f"pycache_prefix={prefix}")
+        os.execv(sys.executable, [sys.executable, *flags, os.path.abspath(__file__), *sys.argv[1:]])  # noqa: S606, PTH100 - no shell is wanted
+    except OSError as error:
+        return _refuse(f"no isolated interpreter could be started ({error})", "TMPDIR=DIR python -m pipeline …")
+
+
+def _remove_at_exit(prefix: str) -> None:
+    """The folder stays empty under -B: it is there so that no one else can fill it."""
+    import atexit
+    import contextlib
+
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(prefix)  # noqa: PTH106 - as above
+
+    atexit.register(remove)
+
+
+def _refuse(what: str, mend: str) -> int:
+    sys.stderr.write(f"refused: {what}. Run: {mend}\n")
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""One question to a hosted API, with its money: reserve, send, write down, settle.
+
+Guarantees: nothing is sent that is not reserved in the ledger and in the budget, no answer is used that is not on
+disk, and a request that has an answer, or whose fate is unknown, is not sent again. A request that does not fit the
+budget waits for those in flight, whose worst cases may come back, before the run is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from pipeline.billing import OK, Bill, bill_of, error_text
+from pipeline.budget import Amount, Budget, BudgetError
+from pipeline.engines.openrouter import Answer, NoAnswerError
+from pipeline.ledger import Answered, Entry, Ledger, Request, State
+from pipeline.ledger_file import LedgerError
+from pipeline.records import Json
+from pipeline.scribe import Scribe
+
+T = TypeVar("T")
+
+TRANSIENT = frozenset({408, 409, 425, 429})
+SERVER_ERRORS = 500
+# These say that no request of this run can be answered: no key, no credit, no such model or endpoint.
+HOPELESS = frozenset({401, 402, 404})
+MOST_TRANSIENT_IN_A_ROW = 20
+# Kept free on the ledger's disk, beside what the answers in flight may need.
+SPARE_BYTES = 4 * 1024 * 1024
+# A streamed token is a chunk of JSON of this size at most, as recorded; a body is far less.
+BYTES_A_TOKEN = 1024
+
+TROUBLE, BUDGET_SPENT = 1, 4
+
+
+class StopError(Exception):
+    """The run cannot go on; the message is for the user, `code` is the exit status."""
+
+    def __init__(self, message: str, code: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Sender(Protocol):
+    """A client that sends one body and gives the answer's bytes back."""
+
+    async def send(self, body: bytes) -> Answer:
+        """Raises NoAnswerError where no status came back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a question ended: `entry` has the answer if one is on disk. `sent` is False for one found in the ledger."""
+
+    entry: Entry
+    sent: bool
+    again: bool = False
+    """The provider turned it away for now, free of charge: a later run asks again."""
+
+
+class Desk:
+    """Asks questions of one run, from any number of tasks."""
+
+    def __init__(self, scribe: Scribe, budget: Budget, client: Sender, *, resend_unknown: bool = False) -> None:
+        self._scribe = scribe
+        self._budget = budget
+        self._client = client
+        self._resend_unknown = resend_unknown
+        self._freed = asyncio.Event()
+        self._turned_away = 0
+        self._closed = False
+
+    async def ask(self, request: Request, worst: Amount) -> Reply:
+        """The answer to one request, from the ledger or from the provider. Raises StopError."""
+        entry = await self._claim(request, worst)
+        if entry.state is not State.RESERVED:
+            return Reply(await self._settled(entry), sent=False)
+        try:
+            return await self._send(request, entry, worst)
+        finally:
+            self._wake()
+
+    def close(self) -> None:
+        """Send nothing more; those that wait for money are told so."""
+        self._closed = True
+        self._wake()
+
+    async def _claim(self, request: Request, worst: Amount) -> Entry:
+        while True:
+            freed = self._freed
+            self._require_open()
+            self._require_room(worst)
+            try:
+                return await self._written(self._scribe.do(lambda ledger: self._reserved(ledger, request, worst)))
+            except BudgetError as error:
+                if not error.in_flight:
+                    raise StopError(str(error), BUDGET_SPENT) from error
+            await freed.wait()
+
+    def _reserved(self, ledger: Ledger, request: Request, worst: Amount) -> Entry:
+        return ledger.claim(request, lambda: self._budget.reserve(worst), resend_unknown=self._resend_unknown)
+
+    def _wake(self) -> None:
+        # A fresh event each time: whoever looked before the money came back finds its own event set.
+        self._freed.set()
+        self._freed = asyncio.Event()
+
+    async def _send(self, request: Request, entry: Entry, worst: Amount) -> Reply:
+        try:
+            answer = await self._client.send(request.body)
+        except NoAnswerError as error:
+            return await self._unanswered(entry, worst, error)
+        except asyncio.CancelledError:
+            self._budget.settle(worst, worst)
+            await self._scribe.do(lambda ledger: ledger.lose(entry, "the run was broken off while it was in flight"))
+            raise
+        kept = Answered(answer.status, answer.raw, _headers(answer), answer.generation_id)
+        try:
+            await self._scribe.keep(entry, kept)
+        except LedgerError as error:
+            self._budget.settle(worst, worst)
+            raise StopError(str(error)) from error
+        return await self._judged(_answered(entry, kept), worst)
+
+    async def _unanswered(self, entry: Entry, worst: Amount, error: NoAnswerError) -> Reply:
+        if error.sent:
+            self._budget.settle(worst, worst)
+            await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, str(error))))
+            return Reply(Entry(entry.identity, entry.attempt, State.UNKNOWN, entry.worst_pico), sent=True)
+        self._budget.settle(worst, Amount())
+        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
+        raise StopError(str(error)) from error
+
+    async def _judged(self, entry: Entry, worst: Amount) -> Reply:
+        answer = entry.answer
+        bill = Bill() if answer is None else bill_of(answer.raw)
+        if answer is None or answer.status == OK or bill.cost_pico:
+            self._turned_away = 0
+            tokens = (bill.prompt_tokens or 0) + (bill.completion_tokens or 0)
+            known = bill.cost_pico is not None
+            self._budget.settle(worst, Amount(bill.cost_pico or 0, tokens, 1) if known else worst)
+            return Reply(await self._settled(entry), sent=True)
+        self._budget.settle(worst, Amount())
+        why = error_text(answer)
+        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
+        if answer.status in HOPELESS:
+            raise StopError(f"the provider refuses this run, with status {why}. Nothing was billed for it")
+        again = answer.status in TRANSIENT or answer.status >= SERVER_ERRORS
+        self._count_turned_away(why, again=again)
+        return Reply(entry, sent=True, again=again)
+
+    def _count_turned_away(self, why: str, *, again: bool) -> None:
+        self._turned_away = self._turned_away + 1 if again else 0
+        if self._turned_away >= MOST_TRANSIENT_IN_A_ROW:
+            raise StopError(
+                f"the provider turned {self._turned_away} requests in a row away, the last with status {why}."
+                " Run the same command again later: nothing that was answered is asked again"
+            )
+
+    async def _settled(self, entry: Entry) -> Entry:
+        """Settle an answered entry if its cost is known; else it counts at its worst case until it is reconciled."""
+        bill = Bill() if entry.answer is None else bill_of(entry.answer.raw)
+        cost = bill.cost_pico
+        if entry.state is not State.ANSWERED or cost is None:
+            return entry
+        tokens = (bill.prompt_tokens, bill.completion_tokens)
+        await self._written(self._scribe.do(lambda ledger: ledger.settle(entry, cost, tokens)))
+        return Entry(entry.identity, entry.attempt, State.SETTLED, entry.worst_pico, cost, entry.answer)
+
+    async def _written(self, writing: Awaitable[T]) -> T:
+        try:
+            return await writing
+        except LedgerError as error:
+            raise StopError(str(error)) from error
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StopError("the run is stopping")
+
+    def _require_room(self, worst: Amount) -> None:
+        """Stop while there is still room for the answers in flight: a paid one must not meet a full disk."""
+        needed = SPARE_BYTES + (self._budget.reserved.tokens + worst.tokens) * BYTES_A_TOKEN
+        folder = self._scribe.ledger.path.parent
+        disk = os.statvfs(folder)
+        if (free := disk.f_bavail * disk.f_frsize) < needed:
+            raise StopError(
+                f"{folder}: the disk is nearly full, {free // 1024} KiB are free and answers may need {needed // 1024}."
+                " Free some space and run the same command again"
+            )
+
+
+def _headers(answer: Answer) -> dict[str, Json]:
+    return {"content_type": answer.content_type, "complete": answer.complete, "retry_after": answer.retry_after}
+
+
+def _answered(entry: Entry, answer: Answered) -> Entry:
+    return Entry(entry.identity, entry.attempt, State.ANSWERED, entry.worst_pico, None, answer)

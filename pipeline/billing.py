@@ -1,0 +1,106 @@
+"""What an answer cost and counted, read off its raw bytes however it ended.
+
+Guarantees: the cost is the decimal that was sent, and it is found even where the answer itself is an error or was cut
+after its usage. Reads both forms: a JSON body, and a stream with its usage in any chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeAlias
+
+from pipeline.ledger import Answered
+from pipeline.money import PICO_PER_USD, pico
+from pipeline.records import Completion, Reason, RefusedError
+from pipeline.wire import completion_of_json, completion_of_sse
+
+OK = 200
+# No answer costs this much: a figure above it is junk and would spoil every sum it enters.
+MOST_COST_PICO = 10_000 * PICO_PER_USD
+MOST_TOKENS = 2**40
+Exact: TypeAlias = "bool | int | Decimal | str | list[Exact] | dict[str, Exact] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Cost in pico-dollars, None where no `usage.cost` came; the provider's counts."""
+
+    cost_pico: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+def bill_of(raw: bytes) -> Bill:
+    """The last usage in the answer that names a cost, or the last one at all."""
+    usages = [usage for value in _objects(raw) if isinstance(usage := value.get("usage"), dict)]
+    costed = [usage for usage in usages if _cost(usage) is not None]
+    if not (chosen := (costed or usages)[-1:]):
+        return Bill()
+    usage = chosen[0]
+    return Bill(_cost(usage), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+
+
+def completion_of(answer: Answered, *, stream: bool) -> Completion:
+    """The Completion that the answer is; RefusedError for an error status, a cut body, or another form than asked."""
+    is_json = answer.raw.lstrip()[:1] == b"{"
+    if answer.status != OK:
+        raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
+    if answer.headers.get("complete") is False:
+        raise RefusedError(Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer")
+    if is_json or not stream:
+        completion = completion_of_json(answer.raw)
+        if stream:
+            raise RefusedError(Reason.STREAM_INCONSISTENT, "a stream was asked for and one body came")
+        return completion
+    try:
+        return completion_of_sse(answer.raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RefusedError(Reason.STREAM_INCONSISTENT, f"the stream is no UTF-8 at byte {error.start}") from error
+
+
+def error_text(answer: Answered) -> str:
+    """Status and the message of an error body, short enough for a sentence."""
+    for value in _objects(answer.raw):
+        error = value.get("error")
+        message = error.get("message") if isinstance(error, dict) else error
+        if isinstance(message, str):
+            return f"{answer.status}: {message[:200]}"
+    return f"{answer.status}: {len(answer.raw)} bytes without an error message"
+
+
+def _objects(raw: bytes) -> Iterator[dict[str, Exact]]:
+    for text in _texts(raw):
+        try:
+            value: Exact = json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _texts(raw: bytes) -> Iterator[bytes]:
+    if raw.lstrip()[:1] == b"{":
+        yield raw
+        return
+    for line in raw.splitlines():
+        # A stream has a chunk a token and one usage: only the lines that can matter are parsed.
+        if line.startswith(b"data:") and (b'"usage"' in line or b'"error"' in line):
+            yield line[5:]
+
+
+def _cost(usage: dict[str, Exact]) -> int | None:
+    cost = usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | Decimal):
+        return None
+    try:
+        amount = pico(Decimal(cost))
+    except ValueError:
+        return None
+    return amount if amount <= MOST_COST_PICO else None
+
+
+def _count(value: Exact) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None

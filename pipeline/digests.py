@@ -1,0 +1,117 @@
+"""Digests of the tree: what an attestation is about, and what the gate compares with it.
+
+Guarantees: what is hashed is what lies on disk, byte for byte, tracked or not. Refuses symlinks, special files and
+names that a dirHash1 line cannot carry; ignores only the cache folders in `IGNORED`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+SUBJECTS = (
+    *("pipeline/", "harness/", "tests/", "goldens/", "cassettes/"),
+    *("noxfile.py", "pyproject.toml", "constraints.txt"),
+)
+IGNORED = frozenset({"__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"})
+FORBIDDEN = (
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
+    *("sitecustomize.py", "usercustomize.py"),
+)
+"""Files at the root that pytest or Python would read, and that no digest covers."""
+IMPORTABLE = (".py", ".pyc", ".so", ".pyd")
+OWN_PACKAGES = frozenset({"pipeline", "harness", "tests"})
+
+
+class DigestError(Exception):
+    """The tree cannot be hashed as it lies; the message names the path and what to do."""
+
+
+def tree_digests(root: Path) -> dict[str, str]:
+    """Hex digest of each of `SUBJECTS`: dirHash1 of a folder (its name ends in /), sha256 of a file.
+
+    Raises DigestError where a subject is missing or cannot be hashed.
+    """
+    return {name: _subject(root, name) for name in SUBJECTS}
+
+
+def algorithm(subject: str) -> str:
+    """The name of the digest in an in-toto DigestSet."""
+    return "dirHash1" if subject.endswith("/") else "sha256"
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """The subjects whose digests differ, in order of name."""
+    return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
+
+
+def tree_digest(digests: Mapping[str, str]) -> str:
+    """One sha256 over all subjects' digests, for people to compare."""
+    return hashlib.sha256("".join(f"{digests[name]}  {name}\n" for name in sorted(digests)).encode()).hexdigest()
+
+
+def dir_hash1(directory: Path) -> str:
+    """In-toto's dirHash1 (Go's dirhash.Hash1, in hex): sha256 over the sorted lines `sha256  path` of all files."""
+    lines = (f"{file_sha256(directory / name)}  {name}\n" for name in sorted(_files(directory)))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Sha256 of a regular file, in hex. Raises DigestError for anything else."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DigestError(f"{path} is no regular file: replace it by one, or remove it")
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DigestError(f"{path} cannot be read ({error.strerror}): restore it with git checkout") from error
+
+
+def unhashed_code(root: Path) -> tuple[str, ...]:
+    """Names at the root that Python or pytest would load though no digest covers them, in order."""
+    entries = {entry.name: entry for entry in os.scandir(root)}
+    named = {name for name in FORBIDDEN if name in entries}
+    modules = {name for name in entries if name.endswith(IMPORTABLE) and name not in SUBJECTS}
+    packages = {name for name in entries if name not in OWN_PACKAGES and (root / name / "__init__.py").exists()}
+    return tuple(sorted(named | modules | packages))
+
+
+def _subject(root: Path, name: str) -> str:
+    path = root / name
+    if path.is_symlink():
+        raise DigestError(f"{path} is a symbolic link, whose target no digest covers: replace it by what it points to")
+    if not name.endswith("/"):
+        return file_sha256(path)
+    if not path.is_dir():
+        raise DigestError(f"{path} is missing: restore it with git checkout, or run from the root of a checkout")
+    return dir_hash1(path)
+
+
+def _files(directory: Path, prefix: str = "") -> Iterator[str]:
+    """Paths of all files below, relative and with slashes."""
+    try:
+        entries = list(os.scandir(directory))
+    except OSError as error:
+        raise DigestError(f"{directory} cannot be read ({error.strerror}): mend its permissions") from error
+    for entry in entries:
+        name = f"{prefix}{entry.name}"
+        if entry.is_symlink():
+            where = f"{directory / entry.name} is a symbolic link, whose target no digest covers"
+            raise DigestError(f"{where}: replace it by what it points to, or remove it")
+        if not entry.is_dir(follow_symlinks=False):
+            yield _checked(name, directory / entry.name)
+        elif entry.name not in IGNORED:
+            yield from _files(directory / entry.name, f"{name}/")
+
+
+def _checked(name: str, path: Path) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DigestError(f"{path!r} has a name that is not UTF-8: rename it") from error
+    if "\n" in name or "\\" in name:
+        raise DigestError(f"{path!r} has a line break or a backslash in its name: rename it")
+    return name

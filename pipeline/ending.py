@@ -1,0 +1,74 @@
+"""The end of a run: what waits is written, the tree is looked at again, the manifest says what came of it all.
+
+Guarantees: a summary comes out whatever stopped the run; what could not be written is said to be so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline import manifest as manifests
+from pipeline.asking import BUDGET_SPENT, TROUBLE
+from pipeline.digests import DigestError, changed, tree_digests
+from pipeline.run import Run, now_text
+from pipeline.summary import Summary, cost_of, counted_risk
+
+INTERRUPTED = 130
+COMPLETE, INCOMPLETE = "complete", "incomplete"
+OUTCOMES = {INTERRUPTED: "interrupted", BUDGET_SPENT: "budget spent", TROUBLE: "stopped"}
+
+
+def end(run: Run, root: Path) -> Summary:
+    """Write all that waits and sum the run up. Never raises for a full disk: the summary says it."""
+    try:
+        run.folder.flush()
+    except OSError as error:
+        again = "What was answered is in the ledger: mend that and run the same command again"
+        run.stop.ask(f"{run.plan.out}: {error.strerror or error}. {again}", TROUBLE)
+    tree = _tree(root)
+    summary = _summary(run, changed(run.permit.digests, tree))
+    manifest = replace(run.manifest, result=summary.result(), shards=tuple(run.folder.shards))
+    manifest = manifests.with_last_session(manifest, tree_end=tree, ended=now_text(), outcome=summary.outcome)
+    try:
+        manifests.write(run.plan.out, manifest)
+    except OSError as error:
+        message = f"{run.plan.out}: {error.strerror or error}; the manifest is as it was. Run the same command again"
+        return replace(summary, outcome="stopped", code=summary.code or TROUBLE, message=summary.message or message)
+    return summary
+
+
+def _tree(root: Path) -> dict[str, str]:
+    try:
+        return tree_digests(root)
+    except DigestError as error:
+        return {"error": str(error)}
+
+
+def _summary(run: Run, moved: tuple[str, ...]) -> Summary:
+    tally, folder, stop = run.tally, run.folder, run.stop
+    with run.ledger.transaction():
+        money = run.ledger.tally(run.manifest.run)
+    evidence = folder.evidence()
+    prompt_tokens, output_tokens = folder.tokens()
+    rows = {"in_file": tally.lines, "asked": tally.asked, "from_ledger": tally.from_ledger}
+    rows |= {"done_before": tally.done_before, "accepted": evidence.total(), "refused": folder.reasons.total()}
+    rows |= {"unknown": tally.unknown_count, "to_ask_again": tally.again}
+    left = tally.lines - tally.done_before - tally.accepted - tally.refused
+    return Summary(
+        outcome=OUTCOMES.get(stop.code, INCOMPLETE if left else COMPLETE),
+        code=stop.code or (TROUBLE if left else 0),
+        message=stop.message,
+        folder=str(run.plan.out),
+        route=run.plan.route.name,
+        rows=rows | {"left": left},
+        by_evidence=dict(sorted(evidence.items())),
+        by_reason=dict(sorted(folder.reasons.items())),
+        unknown_rows=tuple(tally.unknown),
+        tree_changed=moved,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        cost=cost_of(money, emulated=run.plan.route.api != "openrouter", budget_pico=run.plan.budget_pico),
+        counted=counted_risk(evidence.get("counted", 0), run.fingerprint),
+        shards=tuple(str(run.plan.out / shard.file) for shard in folder.shards),
+    )

@@ -1,0 +1,199 @@
+"""Generate: prompts in, proven rows in shards and refused rows in quarantine out.
+
+Guarantees: nothing is sent without a permit; what was paid for is on disk before it is used; a row that is in the
+folder, or answered in the ledger, is not asked again; a stop of any kind (Ctrl-C, budget, disk, provider) lets what is
+in flight come in, writes it, and says what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline import manifest as manifests
+from pipeline.asking import TROUBLE, StopError
+from pipeline.ending import INTERRUPTED, end
+from pipeline.gate import Permit
+from pipeline.ledger_file import LedgerError
+from pipeline.manifest import ManifestError
+from pipeline.outcomes import Fate, Outcome, Row
+from pipeline.plan import Plan
+from pipeline.prompts import RefusedLine
+from pipeline.reconstruct import reconstruct
+from pipeline.records import Completion, Prompt, Refusal, RefusedError
+from pipeline.run import Progress, Run, begin
+from pipeline.shards import Quarantined, ShardError
+from pipeline.state import ROOT, ledger_path
+from pipeline.summary import Summary
+
+# A resumed run passes over done rows without waiting for anything; signals are looked at this often.
+BREATH = 256
+
+
+async def run_generation(
+    permit: Permit, plan: Plan, *, progress: Progress, root: Path = ROOT, ledger: Path | None = None
+) -> Summary:
+    """Ask every prompt of the plan that has no row yet, and end with the sum of it.
+
+    Raises StopError, before anything is asked, where the run cannot begin.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            run = await begin(stack, permit, plan, progress, root, ledger or ledger_path())
+        except (LedgerError, ManifestError, ShardError) as error:
+            raise StopError(str(error)) from error
+        except OSError as error:
+            raise StopError(f"{error.filename or plan.out}: {error.strerror or error}") from error
+        with _signals(run):
+            await _ask_all(run)
+            return end(run, root)
+
+
+@contextmanager
+def _signals(run: Run) -> Iterator[None]:
+    """The first Ctrl-C stops asking and lets answers in flight come in; the second breaks them off."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def interrupt() -> None:
+        if run.stop.asked and task is not None:
+            task.cancel()
+        run.stop.ask("interrupted: what was in flight has come in and is written", INTERRUPTED)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _ask_all(run: Run) -> None:
+    run.stop.then.append(run.engine.close)
+    batches = _batches(run)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(run.engine.workers):
+                group.create_task(_work(run, batches))
+    except asyncio.CancelledError:
+        run.stop.message = "broken off: requests that were in flight are unknown in the ledger"
+    finally:
+        batches.close()
+
+
+async def _work(run: Run, batches: Iterator[list[Row]]) -> None:
+    passed = 0
+    while not run.stop.asked:
+        with _stopping(run):
+            rows = next(batches, None)
+            if rows is None:
+                return
+            if rows:
+                await _answer(run, rows)
+            passed += not rows
+            if passed % BREATH == 1:
+                await asyncio.sleep(0)
+
+
+async def _answer(run: Run, rows: list[Row]) -> None:
+    if datetime.now(UTC) >= run.permit.expires:
+        raise StopError("the attestation expired while the run was on. Run: nox -s contract, then the same command")
+    for outcome in await run.engine.complete(rows):
+        _take(run, outcome)
+    run.progress(run.tally)
+
+
+@contextmanager
+def _stopping(run: Run) -> Iterator[None]:
+    """Turn what goes wrong for one row into a stop of the run: the other rows in flight may be paid for."""
+    try:
+        yield
+    except StopError as error:
+        run.stop.ask(str(error), error.code)
+    except ShardError as error:
+        run.stop.ask(str(error), TROUBLE)
+    except OSError as error:
+        run.stop.ask(f"{error.filename or run.plan.out}: {error.strerror or error}. Mend that, then go on", TROUBLE)
+    except Exception as error:  # noqa: BLE001 - an error of our own must not lose the others' answers either
+        run.stop.error = error
+        run.stop.ask(f"an error of this program: {type(error).__name__}: {error}. Nothing written is lost", TROUBLE)
+
+
+def _batches(run: Run) -> Generator[list[Row], None, None]:
+    """Rows to ask, so many at a time; an empty list where a line needed no asking."""
+    waiting: list[Row] = []
+    for line in run.plan.lines():
+        row = _row(run, line)
+        if row is None:
+            yield []
+            continue
+        waiting.append(row)
+        if len(waiting) >= run.engine.batch:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
+    key = f"line {line.line}" if isinstance(line, RefusedLine) else f"id {line.id}"
+    if key in run.folder:
+        run.tally.done_before += 1
+        return None
+    if isinstance(line, RefusedLine):
+        _refuse(run, Quarantined(line.id, line.refusal, {"file": line.file, "line": line.line}))
+        return None
+    try:
+        row = Row(line, run.plan.fmt.render(line))
+        refusal = run.engine.refusal(row)
+    except RefusedError as error:
+        refusal = error.refusal
+    if refusal is None:
+        return row
+    _refuse(run, Quarantined(line.id, refusal, dataset=line.dataset))
+    return None
+
+
+def _take(run: Run, outcome: Outcome) -> None:
+    prompt, answer, tally = outcome.row.prompt, outcome.answer, run.tally
+    tally.asked += outcome.sent
+    tally.from_ledger += not outcome.sent and outcome.fate is Fate.ANSWERED
+    tally.spent_pico = run.budget.used.pico
+    if outcome.fate is Fate.UNKNOWN:
+        tally.lose(prompt.id)
+    elif outcome.fate is Fate.AGAIN:
+        tally.again += 1
+    elif isinstance(answer, Completion):
+        _prove(run, outcome, answer)
+    elif answer is not None:
+        _refuse(run, Quarantined(prompt.id, answer, request=outcome.request, dataset=prompt.dataset))
+
+
+def _prove(run: Run, outcome: Outcome, completion: Completion) -> None:
+    prompt = outcome.row.prompt
+    fingerprint = run.fingerprint if run.fingerprint and run.fingerprint.is_of(completion) else None
+    row = reconstruct(prompt, completion, run.plan.fmt, fingerprint, run.engine.asked)
+    if isinstance(row, Refusal):
+        ids = completion.token_ids if outcome.request is None else None
+        refused = Quarantined(prompt.id, row, request=outcome.request, dataset=prompt.dataset, token_ids=ids)
+        _refuse(run, refused)
+        return
+    run.folder.accept(row, prompt.dataset)
+    run.tally.accepted += 1
+    _keep_manifest(run)
+
+
+def _refuse(run: Run, refused: Quarantined) -> None:
+    run.folder.refuse(refused)
+    run.tally.refused += 1
+
+
+def _keep_manifest(run: Run) -> None:
+    if len(run.folder.shards) != len(run.manifest.shards):
+        run.manifest = replace(run.manifest, shards=tuple(run.folder.shards))
+        manifests.write(run.plan.out, run.manifest)

@@ -1,0 +1,47 @@
+"""JSON lines read fast and strictly, and written.
+
+Guarantees: what is accepted is what `pipeline.prompts.strict_object` accepts; a line that the fast reader cannot vouch
+for (another encoding, half a surrogate pair, perhaps a key that stands twice) is read by the strict one.
+"""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+
+from pipeline.prompts import strict_object
+from pipeline.records import Json
+
+
+def object_of(raw: bytes) -> dict[str, Json]:
+    """The line's object; RefusedError(MALFORMED_INPUT) says what is wrong with it."""
+    try:
+        value: Json = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return strict_object(raw)
+    if isinstance(value, dict) and raw.count(b'":') == _keys(value):
+        return value
+    return strict_object(raw)
+
+
+def _keys(value: Json) -> int:
+    """How many keys the value holds at every depth: a line with more `":` than that may name one twice."""
+    if isinstance(value, dict):
+        return len(value) + sum(_keys(item) for item in value.values() if isinstance(item, dict | list))
+    if isinstance(value, list):
+        return sum(_keys(item) for item in value if isinstance(item, dict | list))
+    return 0
+
+
+def line_of(value: object) -> bytes:
+    """One line of JSON in UTF-8; tuples are lists."""
+    try:
+        return orjson.dumps(value) + b"\n"
+    except orjson.JSONEncodeError:
+        return _escaped(value)
+
+
+def _escaped(value: object) -> bytes:
+    """The line with half surrogate pairs as escapes: a refused line may carry them in its id."""
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

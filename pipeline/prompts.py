@@ -1,0 +1,167 @@
+r"""Prompts from a JSONL file, one at a time: `{"id", "messages", "tools"?, "thinking"?, "dataset"?}` a line.
+
+Guarantees: lines end at b"\n" alone (U+2028 and NEL are text), types are taken as they are, memory does not grow
+with the file. Blank lines are passed over; null for an optional key is the key left out. Refuses, line by line and
+never with a crash: what is not that schema, an unknown or repeated key, an id met before. A misspelt key would change
+what is asked and paid for, so it is no mere warning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from pipeline.records import Json, JsonObject, Prompt, Reason, Refusal, RefusedError
+from pipeline.seen import Seen
+
+KEYS = frozenset({"id", "messages", "tools", "thinking", "dataset"})
+LONGEST_LINE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A line that is no prompt: where it stands, its id where one could be read, and why."""
+
+    file: str
+    line: int
+    refusal: Refusal
+    id: str | None = None
+
+
+def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
+    """Every line of the file, in order, as a Prompt or as what was wrong with it. Raises OSError on opening."""
+    seen = Seen()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(_lines(file), start=1):
+                if line is None or line.strip():
+                    yield _entry(path, number, line, seen)
+    finally:
+        seen.close()
+
+
+def prompt_of(line: JsonObject) -> Prompt:
+    """The Prompt that an object in the schema names. Raises RefusedError(MALFORMED_INPUT)."""
+    if unknown := sorted(set(line) - KEYS):
+        _malformed(f"unknown key {unknown[0]!r}: a prompt has {', '.join(sorted(KEYS))}", unknown[0])
+    thinking = _optional(line, "thinking", default=True)
+    if not isinstance(thinking, bool):
+        _malformed(f"thinking must be true or false, is {_kind(thinking)}", "thinking")
+    return Prompt(
+        id=_id(line),
+        messages=tuple(_messages(line)),
+        tools=tuple(_objects(_optional(line, "tools", default=[]), "tools")),
+        thinking=thinking,
+        dataset=_text(_optional(line, "dataset", default=""), "dataset"),
+    )
+
+
+def strict_object(text: str | bytes) -> dict[str, Json]:
+    """The JSON object that `text` (UTF-8) is; NaN and repeated keys are no JSON here.
+
+    Raises RefusedError(MALFORMED_INPUT).
+    """
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        _malformed("the JSON is nested too deeply to read")
+    except UnicodeDecodeError as error:
+        _malformed(f"not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}")
+    except ValueError as error:
+        _malformed(f"not JSON: {error}")
+    if not isinstance(value, dict):
+        _malformed(f"must be a JSON object, is {_kind(value)}")
+    return value
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) <= LONGEST_LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_LINE)
+        yield None
+
+
+def _entry(path: Path, number: int, line: bytes | None, seen: Seen) -> Prompt | RefusedLine:
+    row_id: str | None = None
+    try:
+        if line is None:
+            _malformed(f"the line is longer than {LONGEST_LINE} bytes")
+        value = strict_object(line)
+        prompt = prompt_of(value)
+        row_id = prompt.id
+        if not seen.add(row_id):
+            _malformed(f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id")
+    except RefusedError as error:
+        return RefusedLine(str(path), number, error.refusal, row_id)
+    return prompt
+
+
+def _optional(line: JsonObject, key: str, *, default: Json) -> Json:
+    value = line.get(key)
+    return default if value is None else value
+
+
+def _id(line: JsonObject) -> str:
+    row_id = _text(line.get("id"), "id")
+    if not row_id:
+        _malformed("id must not be empty", "id")
+    try:
+        row_id.encode("utf-8")
+    except UnicodeEncodeError:
+        _malformed("id holds half a surrogate pair and has no UTF-8", "id")
+    return row_id
+
+
+def _messages(line: JsonObject) -> list[JsonObject]:
+    messages = _objects(line.get("messages"), "messages")
+    if not messages:
+        _malformed("messages must not be empty", "messages")
+    for index, message in enumerate(messages):
+        _text(message.get("role"), f"messages[{index}].role")
+        if not isinstance(message.get("content"), str | list | None):
+            _malformed("content must be text, a list of parts or null", f"messages[{index}].content")
+    return messages
+
+
+def _objects(value: Json, name: str) -> list[JsonObject]:
+    if not isinstance(value, list):
+        _malformed(f"{name} must be a list of objects, is {_kind(value)}", name)
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            _malformed(f"{name}[{index}] must be an object, is {_kind(item)}", f"{name}[{index}]")
+    return value  # type: ignore[return-value]  # every item was just seen to be an object
+
+
+def _text(value: Json, name: str) -> str:
+    if not isinstance(value, str):
+        _malformed(f"{name} must be a string, is {_kind(value)}", name)
+    return value
+
+
+def _kind(value: Json) -> str:
+    return {bool: "a boolean", list: "a list", dict: "an object", str: "a string", type(None): "null or absent"}.get(
+        type(value), "a number"
+    )
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _malformed(detail: str, field: str | None = None) -> NoReturn:
+    raise RefusedError(Reason.MALFORMED_INPUT, detail, field=field)

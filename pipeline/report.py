@@ -1,0 +1,116 @@
+"""What a run shows: a progress bar or plain lines while it is on, a table at its end.
+
+Guarantees: text of ours or of a provider is printed as it is, never read as markup; nothing but the final word goes to
+stdout.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.asking import BUDGET_SPENT
+from pipeline.money import PICO_PER_USD
+from pipeline.records import MEANINGS, Reason
+from pipeline.run import Progress as Show
+from pipeline.shards import QUARANTINE
+from pipeline.summary import Summary, Tally
+
+PLAIN_EVERY = 5.0
+
+
+@contextmanager
+def progress(*, emulated: bool) -> Iterator[Show]:
+    """A bar on a terminal, else a line every five seconds, on stderr."""
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        yield _plain_lines(emulated=emulated)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("rows", total=None)
+
+        def show(tally: Tally) -> None:
+            bar.update(task, total=tally.lines, completed=_done(tally), description=_state(tally, emulated=emulated))
+
+        yield show
+
+
+def print_summary(summary: Summary, again: Sequence[str]) -> None:
+    """The table and what to run next; `again` is the command line of this run."""
+    console = Console(markup=False, highlight=False)
+    table = Table(show_header=False)
+    for name, value in _lines(summary):
+        table.add_row(Text(name), Text(value))
+    console.print(table)
+    if summary.message:
+        console.print(summary.message, soft_wrap=True)
+    for line in _next(summary, again):
+        console.print(line, soft_wrap=True)
+
+
+def _plain_lines(*, emulated: bool) -> Show:
+    last = time.monotonic()
+
+    def show(tally: Tally) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= PLAIN_EVERY:
+            last = now
+            sys.stderr.write(f"{_done(tally)} of {tally.lines} rows: {_state(tally, emulated=emulated)}\n")
+
+    return show
+
+
+def _done(tally: Tally) -> int:
+    return tally.done_before + tally.accepted + tally.refused + tally.unknown_count + tally.again
+
+
+def _state(tally: Tally, *, emulated: bool) -> str:
+    money = f"${tally.spent_pico / PICO_PER_USD:.4f}{' emulated' if emulated else ''}"
+    return f"{tally.accepted} accepted, {tally.refused} refused, {money}"
+
+
+def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    rows, cost = summary.rows, summary.cost
+    yield "route", summary.route
+    yield "outcome", summary.outcome
+    yield "rows in the file", str(rows["in_file"])
+    yield "asked now", f"{rows['asked']} (and {rows['from_ledger']} from the ledger, {rows['done_before']} done before)"
+    yield "accepted", str(rows["accepted"])
+    for grade, count in summary.by_evidence.items():
+        yield f"  by {grade}", str(count)
+    yield "refused", str(rows["refused"])
+    for reason, count in summary.by_reason.items():
+        yield f"  {reason}", f"{count}: {MEANINGS[Reason(reason)]}"
+    if rows["unknown"]:
+        yield "fate unknown", f"{rows['unknown']}: {', '.join(summary.unknown_rows)}"
+    if rows["left"]:
+        yield "left to ask", str(rows["left"])
+    yield "tokens", f"{summary.prompt_tokens} prompt, {summary.output_tokens} output, in accepted rows"
+    yield "cost", f"${cost['usd']}{' (emulated: no money)' if cost['emulated'] else ''} of ${cost['budget_usd']}"
+    if cost["unsettled_requests"]:
+        yield "unsettled", f"at most ${cost['unsettled_worst_usd']} in {cost['unsettled_requests']} requests"
+    if summary.tree_changed:
+        yield "tree", f"changed while the run was on: {', '.join(summary.tree_changed)}"
+    yield "shards", f"{len(summary.shards)} in {summary.folder}"
+
+
+def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
+    command = shlex.join(["python", "-m", "pipeline", *again])
+    if summary.code == BUDGET_SPENT:
+        yield f"Next, to go on with a larger --budget-usd (what was spent before counts): {command}"
+    elif summary.rows["unknown"]:
+        yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
+    elif summary.rows["left"]:
+        yield f"Next, to go on: {command}"
+    else:
+        yield f"Next: read {summary.folder}/manifest.json, and {summary.folder}/{QUARANTINE} for what was refused;"
+        yield "      python -m pipeline ledger shows what was spent"

@@ -1,0 +1,166 @@
+"""A run that is on: its parts, and how they are opened before anything is asked.
+
+Guarantees: the ledger is this run's alone; spilled answers are read in first; the folder is the one that these settings
+began, and a run's budget counts what its earlier sessions spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+from pipeline import manifest as manifests
+from pipeline.asking import Desk, StopError
+from pipeline.budget import Amount, Budget, Cap
+from pipeline.gate import Permit
+from pipeline.hosted import HostedEngine, find_endpoint
+from pipeline.inprocess import PROVIDER, InProcessEngine
+from pipeline.ledger import Ledger
+from pipeline.manifest import Manifest, Session
+from pipeline.money import pico
+from pipeline.outcomes import Engine
+from pipeline.plan import Plan, Scope, scope_of, settings
+from pipeline.routes import Fingerprint, committed_fingerprints
+from pipeline.scribe import Scribe, read_spill
+from pipeline.shards import ShardFolder
+from pipeline.summary import Tally
+
+Progress: TypeAlias = Callable[[Tally], None]
+
+
+@dataclass(slots=True)
+class Stop:
+    """Why the run is stopping, once it is; the first reason stands."""
+
+    message: str | None = None
+    code: int = 0
+    asked: bool = False
+    error: Exception | None = None
+    then: list[Callable[[], None]] = field(default_factory=list)
+
+    def ask(self, message: str, code: int) -> None:
+        if not self.asked:
+            self.asked, self.message, self.code = True, message, code
+        for act in self.then:
+            act()
+
+
+@dataclass(slots=True)
+class Run:
+    """The parts of a run that is on."""
+
+    plan: Plan
+    permit: Permit
+    folder: ShardFolder
+    manifest: Manifest
+    ledger: Ledger
+    budget: Budget
+    engine: Engine
+    fingerprint: Fingerprint | None
+    progress: Progress
+    tally: Tally = field(default_factory=Tally)
+    stop: Stop = field(default_factory=Stop)
+
+
+async def begin(
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, root: Path, ledger_at: Path
+) -> Run:
+    """Open ledger, engine and folder, in an order that asks nothing twice. Raises StopError."""
+    scope = scope_of(plan.prompts)
+    ledger = Ledger(ledger_at)
+    stack.callback(ledger.close)
+    read_spill(ledger)
+    if plan.route.api == "local":
+        return await _begin_local(permit, plan, progress, scope, ledger)
+    return await _begin_hosted(stack, permit, plan, progress, scope, ledger, root)
+
+
+async def _begin_local(permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger) -> Run:
+    if plan.weights is None:
+        raise StopError("the local route needs a model: give its folder with --weights DIR")
+    engine = await asyncio.to_thread(InProcessEngine, plan, plan.weights)
+    manifest, folder = _open(permit, plan, scope, None, PROVIDER)
+    return Run(plan, permit, folder, manifest, ledger, Budget(), engine, None, progress, Tally(_lines(plan, scope)))
+
+
+async def _begin_hosted(
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger, root: Path
+) -> Run:
+    from pipeline.engines.openrouter import KeyMissingError, open_client
+
+    try:
+        opened = open_client("openrouter" if plan.route.api == "openrouter" else "emulator", plan.base_url)
+        client = await stack.enter_async_context(opened)
+    except (KeyMissingError, ValueError) as error:
+        raise StopError(str(error)) from error
+    endpoint = await find_endpoint(client, plan)
+    fingerprint = _fingerprint(plan, endpoint.provider_name, root)
+    require_fingerprint(plan, fingerprint)
+    manifest, folder = _open(permit, plan, scope, fingerprint, endpoint.provider_name)
+    budget = _budget(permit, plan, ledger, manifest.run)
+    scribe = await stack.enter_async_context(_scribe(ledger))
+    engine = HostedEngine(
+        plan, endpoint, Desk(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
+    )
+    tally = Tally(_lines(plan, scope))
+    return Run(plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, tally)
+
+
+@asynccontextmanager
+async def _scribe(ledger: Ledger) -> AsyncIterator[Scribe]:
+    scribe = Scribe(ledger)
+    try:
+        yield scribe
+    finally:
+        await scribe.close()
+
+
+def _lines(plan: Plan, scope: Scope) -> int:
+    return scope.lines if plan.limit is None else min(plan.limit, scope.lines)
+
+
+def _fingerprint(plan: Plan, provider: str, root: Path) -> Fingerprint | None:
+    way = (provider, plan.route.model, plan.route.stream)
+    known = committed_fingerprints(root)
+    return next((found for found in known if (found.provider, found.model, found.stream) == way), None)
+
+
+def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
+    """Raises StopError where money would buy refused rows only: no ids asked for, and nothing known of the route."""
+    if plan.route.api == "openrouter" and fingerprint is None and not plan.sampling.return_token_ids:
+        way = "stream" if plan.route.stream else "no stream"
+        raise StopError(
+            f"{plan.route.name} {plan.route.model} ({way}) has no fingerprint in goldens/fingerprints, so every row"
+            " would be paid for and refused. Probe the route first, or use --return-token-ids where the engine has them"
+        )
+
+
+def _open(
+    permit: Permit, plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str
+) -> tuple[Manifest, ShardFolder]:
+    wanted = settings(plan, scope, fingerprint, provider)
+    manifest = manifests.begin(plan.out, wanted)
+    metadata = {"run": manifest.run, "format": plan.fmt.name, "tokenizer_sha256": plan.fmt.tokenizer.sha256}
+    folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
+    manifests.check_shards(manifest, folder.shards, plan.out)
+    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests))
+    manifest = replace(manifest, sessions=(*manifest.sessions, session), shards=tuple(folder.shards))
+    manifests.write(plan.out, manifest)
+    return manifest, folder
+
+
+def _budget(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> Budget:
+    """The run's own cap, over all its sessions; never more than the permit's."""
+    limit = min(plan.budget_pico, pico(permit.budget_usd))
+    with ledger.transaction():
+        used = ledger.spent(run=run)
+    return Budget(Cap("run", pico=limit, used=Amount(pico=used)))
+
+
+def now_text() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

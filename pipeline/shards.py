@@ -1,0 +1,230 @@
+"""Proven rows in Parquet shards, and refused ones in a quarantine file beside them.
+
+Guarantees: a shard is whole or not there; a row stands in exactly one of shards and quarantine, and once; what a
+crash cut short is written again from the ledger. Schema of a shard: id, prompt_ids and output_ids (int32 lists),
+spans (kind, start, stop), evidence, detail, dataset, route.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.durable import append_synced, write_whole
+from pipeline.records import Ids, Json, Refusal, TokenRow
+from pipeline.seen import Seen
+
+QUARANTINE = "quarantine.jsonl"
+ROWS_A_SHARD = 4096
+SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("stop", pa.int32())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("output_ids", pa.list_(pa.int32())),
+        ("spans", pa.list_(SPAN)),
+        ("evidence", pa.string()),
+        ("detail", pa.string()),
+        ("dataset", pa.string()),
+        ("route", pa.string()),
+    ]
+)
+
+
+class ShardError(Exception):
+    """The folder holds something else than shards that this program wrote, or takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of the folder, and what it holds; tokens in tokens."""
+
+    file: str
+    sha256: str
+    rows: int
+    prompt_tokens: int
+    output_tokens: int
+    evidence: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A refused row: why, where it came from (`file`, `line`), and what to replay it from.
+
+    `request` is its request's identity in the ledger; `token_ids` stand in for it where no request was sent.
+    """
+
+    id: str | None
+    refusal: Refusal
+    where: Mapping[str, Json] = field(default_factory=dict)
+    request: str | None = None
+    dataset: str = ""
+    token_ids: Ids | None = None
+
+    @property
+    def key(self) -> str:
+        """What the row is known by: its id, or its line where a line is what was refused."""
+        return f"line {self.where['line']}" if "line" in self.where else f"id {self.id}"
+
+
+class ShardFolder:
+    """The rows of one run. Rows wait in memory until `flush`, or until a shard is full."""
+
+    def __init__(
+        self, folder: Path, *, route: str, metadata: Mapping[str, str], rows_a_shard: int = ROWS_A_SHARD
+    ) -> None:
+        """Open or make the folder and count what is there. Raises ShardError, OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.shards: list[Shard] = []
+        self.reasons: Counter[str] = Counter()
+        self._route = route
+        self._schema = SCHEMA.with_metadata(dict(metadata))
+        self._rows_a_shard = rows_a_shard
+        self._rows: list[tuple[TokenRow, str]] = []
+        self._refused: list[Quarantined] = []
+        self._done = Seen()
+        self._read_back()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the row with this key (`id X`, `line N`) is there already, accepted or refused."""
+        return key in self._done
+
+    def accept(self, row: TokenRow, dataset: str) -> None:
+        """Take a proven row; a row already there is refused. Raises ShardError, OSError."""
+        if not self._done.add(f"id {row.id}"):
+            raise ShardError(f"row {row.id!r} is in {self.folder} already")
+        self._rows.append((row, dataset))
+        if len(self._rows) >= self._rows_a_shard:
+            self.flush()
+
+    def refuse(self, refused: Quarantined) -> None:
+        """Take a refused row. Raises ShardError, OSError."""
+        if not self._done.add(refused.key):
+            raise ShardError(f"row {refused.key} is in {self.folder} already")
+        self._refused.append(refused)
+        self.reasons[refused.refusal.reason] += 1
+        if len(self._refused) >= self._rows_a_shard:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError; then the rows still wait, and a later flush may write them."""
+        if self._refused:
+            lines = "".join(json.dumps(_quarantine_line(refused)) + "\n" for refused in self._refused)
+            append_synced(self.folder / QUARANTINE, lines.encode("ascii"))
+            self._refused.clear()
+        if self._rows:
+            path = self.folder / f"shard-{len(self.shards):05d}.parquet"
+            table = self._table()
+            write_whole(path, lambda file: pq.write_table(table, file, compression="zstd"))
+            self.shards.append(_described(path))
+            self._rows.clear()
+
+    def evidence(self) -> Counter[str]:
+        """Accepted rows by evidence grade, written or waiting."""
+        total = Counter(str(row.evidence) for row, _ in self._rows)
+        for shard in self.shards:
+            total.update(shard.evidence)
+        return total
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens of all accepted rows, written or waiting."""
+        prompt = sum(shard.prompt_tokens for shard in self.shards) + sum(len(row.prompt_ids) for row, _ in self._rows)
+        output = sum(shard.output_tokens for shard in self.shards) + sum(len(row.output_ids) for row, _ in self._rows)
+        return prompt, output
+
+    def _table(self) -> pa.Table:
+        rows = self._rows
+        columns: list[list[object]] = [
+            [row.id for row, _ in rows],
+            [row.prompt_ids for row, _ in rows],
+            [row.output_ids for row, _ in rows],
+            [[{"kind": str(s.kind), "start": s.start, "stop": s.stop} for s in row.spans] for row, _ in rows],
+            [str(row.evidence) for row, _ in rows],
+            [row.detail for row, _ in rows],
+            [dataset for _, dataset in rows],
+            [self._route] * len(rows),
+        ]
+        arrays = [pa.array(values, type=kind.type) for values, kind in zip(columns, SCHEMA, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _read_back(self) -> None:
+        for path in sorted(self.folder.glob("shard-*.parquet")):
+            shard = _described(path)
+            if shard.file != f"shard-{len(self.shards):05d}.parquet":
+                raise ShardError(f"{path}: shard-{len(self.shards):05d}.parquet is missing before it. Put it back")
+            for row_id in _column(path, "id").to_pylist():
+                if not self._done.add(f"id {row_id}"):
+                    raise ShardError(f"{path}: row {row_id!r} stands in an earlier shard too")
+            self.shards.append(shard)
+        for line in _quarantine(self.folder / QUARANTINE):
+            self._done.add(_key_of(line))
+            self.reasons[str(line["reason"])] += 1
+
+
+def _described(path: Path) -> Shard:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        rows = pq.read_metadata(path).num_rows
+        prompt, output = (_total_length(_column(path, name)) for name in ("prompt_ids", "output_ids"))
+        evidence = Counter(_column(path, "evidence").to_pylist())
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
+    return Shard(path.name, sha256, rows, prompt, output, dict(evidence))
+
+
+def _column(path: Path, name: str) -> pa.ChunkedArray:
+    return pq.read_table(path, columns=[name], partitioning=None).column(name)
+
+
+def _total_length(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(pc.list_value_length(column)).as_py() or 0)
+
+
+def _quarantine_line(refused: Quarantined) -> dict[str, Json]:
+    refusal = refused.refusal
+    seen_at = {"field": refusal.field, "char_offset": refusal.char_offset, "token_position": refusal.token_position}
+    where = {**refused.where, **{key: value for key, value in seen_at.items() if value is not None}}
+    line: dict[str, Json] = {"id": refused.id, "reason": str(refusal.reason), "detail": refusal.detail}
+    line |= {"where": where, "dataset": refused.dataset, "request": refused.request}
+    return line if refused.token_ids is None else line | {"token_ids": list(refused.token_ids)}
+
+
+def _key_of(line: Mapping[str, Json]) -> str:
+    where = line.get("where")
+    return f"line {where['line']}" if isinstance(where, dict) and "line" in where else f"id {line['id']}"
+
+
+def _quarantine(path: Path) -> Iterator[dict[str, Json]]:
+    """The lines that were written whole; a last one that a crash cut is taken off, for its row comes again."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        whole = 0
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            try:
+                yield _object(line)
+            except ValueError as error:
+                raise ShardError(
+                    f"{path}, line {number}: {error}. Move the file away, or give another --out"
+                ) from error
+        file.truncate(whole)
+
+
+def _object(line: bytes) -> dict[str, Json]:
+    value = json.loads(line)
+    if not isinstance(value, dict) or not {"id", "reason"} <= set(value):
+        raise ValueError("not a quarantine line")
+    return value

@@ -1,0 +1,24 @@
+"""Hypothesis profiles of the suite, the only place where the number of examples is set.
+
+`contract` draws the same examples each time, so that the gate's answer depends on the tree alone; `fidelity` draws
+many and new ones (`nox -s fidelity`).
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# A deadline or a "too slow" measures how busy the machine is, not the code.
+SLOW = [HealthCheck.too_slow]
+
+settings.register_profile(
+    "contract",
+    max_examples=200,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=SLOW,
+)
+settings.register_profile("fidelity", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=SLOW)
+settings.load_profile("contract")

@@ -1,0 +1,349 @@
+"""Attacks on the gate, each on a copy of the tree with a state folder and keys of its own, as a user would run them.
+
+Each is refused by a message that ends in the command that mends it, and the clean copy is allowed.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import importlib.util
+import json
+import marshal
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
+
+from harness.copies import Copy, interpreter, make_copy
+
+SHUT = 3
+HOUR = timedelta(hours=1)
+GENERATE = ("generate", "--route", "local", "--prompts", "prompts.jsonl", "--out", "runs/x", "--budget-usd", "0")
+
+
+def gate(copy: Copy, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return copy.run(*flags, "-m", "pipeline", "gate", "status", **environment)
+
+
+def refusal(copy: Copy, *flags: str, **environment: str) -> str:
+    """What the gate says, once it has been seen to be shut and to name a command that mends."""
+    answer = gate(copy, *flags, **environment)
+    said = answer.stdout + answer.stderr
+    assert SHUT == answer.returncode, said
+    assert "Run: " in said
+    assert "Traceback" not in said
+    return said
+
+
+def attest(copy: Copy, issued: datetime, key: CryptoSigner | None = None) -> None:
+    """Sign the copy as it lies, as of this time."""
+    copy.tree.attest(key=key, issuedAt=issued.isoformat(), expiresAt=(issued + HOUR).isoformat())
+
+
+@pytest.fixture(scope="session")
+def green(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """A copy with a small contract suite, its lock taken from what is installed here, attested by its own run."""
+    copy = make_copy(tmp_path_factory.mktemp("green"))
+    done = copy.contract("-n", "2")
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return copy
+
+
+@pytest.fixture
+def copy(green: Copy, tmp_path: Path) -> Copy:
+    """A clone of the green copy, free to be attacked."""
+    return green.clone(tmp_path)
+
+
+def append(path: Path, data: bytes = b"\n") -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+# The clean tree
+
+
+def test_the_clean_copy_is_allowed(copy: Copy) -> None:
+    answer = gate(copy)
+
+    assert 0 == answer.returncode, answer.stdout + answer.stderr
+    assert "allowed generate emulator, generate local, train" in answer.stdout
+    assert "signer dev" in answer.stdout
+
+
+def test_the_status_as_json_says_the_same(copy: Copy) -> None:
+    found = json.loads(copy.run("-m", "pipeline", "gate", "status", "--json").stdout)
+
+    assert found["open"] is True
+    assert [] == found["objections"]
+    assert ("dev", 3, ["base"]) == tuple(found["attestation"][name] for name in ("scope", "tests", "groups"))
+
+
+def test_the_boot_leaves_nothing_behind(copy: Copy, tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+
+    gate(copy, TMPDIR=str(tmp_path / "temporary"))
+
+    assert [] == list((tmp_path / "temporary").iterdir())
+
+
+# The tree
+
+
+def test_no_attestation(copy: Copy) -> None:
+    copy.tree.attestation.unlink()
+
+    assert "there is no attestation at" in refusal(copy)
+
+
+def test_generate_called_directly_without_an_attestation(copy: Copy) -> None:
+    copy.tree.attestation.unlink()
+
+    answer = copy.run("-m", "pipeline", *GENERATE)
+
+    assert SHUT == answer.returncode
+    assert "refused: there is no attestation at" in answer.stderr
+    assert "Run: nox -s contract" in answer.stderr
+    assert not (copy.root / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "name, subject",
+    [
+        ("pipeline/records.py", "pipeline/"),
+        ("goldens/a.json", "goldens/"),
+        ("cassettes/a.yaml", "cassettes/"),
+        ("constraints.txt", "constraints.txt"),
+    ],
+)
+def test_one_more_byte(copy: Copy, name: str, subject: str) -> None:
+    append(copy.root / name)
+
+    assert f"changed since the contract suite passed: {subject}\n" in refusal(copy)
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "pytest.ini", "sitecustomize.py"])
+def test_a_file_at_the_root_that_no_digest_covers(copy: Copy, name: str) -> None:
+    (copy.root / name).write_text("")
+
+    assert f"{name} lies at the root" in refusal(copy)
+    assert 0 != copy.contract().returncode
+
+
+def test_a_symbolic_link_to_a_folder(copy: Copy, tmp_path: Path) -> None:
+    (copy.root / "pipeline" / "engines").rename(tmp_path / "engines")
+    (copy.root / "pipeline" / "engines").symlink_to(tmp_path / "engines")
+
+    assert "pipeline/engines is a symbolic link" in refusal(copy)
+    assert "pipeline/engines is a symbolic link" in copy.contract().stdout
+
+
+def test_a_crafted_stale_bytecode_cache(copy: Copy) -> None:
+    """It opens the gate for whoever runs it, and is neither run nor overlooked."""
+    source = copy.root / "pipeline" / "gate.py"
+    opened = source.read_text() + "\n\ndef judge(job, standing, **_):\n    return Decision('open')\n"
+    stat = source.stat()
+    header = importlib.util.MAGIC_NUMBER + bytes(4) + int(stat.st_mtime).to_bytes(4, "little")
+    cache = source.parent / "__pycache__" / f"gate.{sys.implementation.cache_tag}.pyc"
+    cache.parent.mkdir(exist_ok=True)
+    code = compile(opened, str(source), "exec")
+    cache.write_bytes(header + stat.st_size.to_bytes(4, "little") + marshal.dumps(code))
+    append(copy.root / "goldens" / "a.json")
+
+    said = refusal(copy)
+
+    assert f"pipeline/__pycache__/{cache.name} holds other code than its source" in said
+    assert "changed since the contract suite passed: goldens/" in said
+    assert f"pipeline/__pycache__/{cache.name} holds other code than its source" in copy.contract().stdout
+
+
+# The attestation
+
+
+def test_an_altered_payload(copy: Copy) -> None:
+    envelope = json.loads(copy.tree.attestation.read_bytes())
+    payload = base64.b64decode(envelope["payload"]).replace(b'"dev"', b'"ci"')
+    copy.tree.edit_envelope(payload=base64.b64encode(payload).decode())
+
+    assert "was altered after it was signed" in refusal(copy)
+
+
+def test_a_second_key(copy: Copy) -> None:
+    attest(copy, datetime.now(UTC), key=CryptoSigner.generate_ed25519())
+
+    assert "which nobody here trusts" in refusal(copy)
+
+
+def test_an_old_attestation(copy: Copy) -> None:
+    attest(copy, datetime.now(UTC) - 2 * HOUR)
+
+    assert "the attestation is too old: issued 2 h 0 min ago" in refusal(copy)
+
+
+def test_an_attestation_from_the_future(copy: Copy) -> None:
+    attest(copy, datetime.now(UTC) + 2 * HOUR)
+
+    assert "the attestation is from the future" in refusal(copy)
+
+
+# The run of the suite
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("-k", "twice"), "the run was given '-k'"),
+        (("--deselect", "tests/contract/test_small.py::test_twice[1]"), "the run was given '--deselect'"),
+        (("--co",), "tests were collected and not run"),
+        (("--snapshot-update",), "the run was given '--snapshot-update'"),
+        (("-n", "2", "-k", "twice"), "tests were deselected (1)"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_run_of_a_part_of_the_suite(copy: Copy, options: tuple[str, ...], said: str) -> None:
+    done = copy.contract(*options)
+
+    assert 0 != done.returncode
+    assert said in done.stdout
+    assert "there is no attestation at" in refusal(copy)
+
+
+def test_a_selection_in_the_environment(copy: Copy) -> None:
+    done = copy.contract(PYTEST_ADDOPTS="-k twice")
+
+    assert 0 != done.returncode
+    assert "PYTEST_ADDOPTS is '-k twice': it changes what the suite runs. Run: unset PYTEST_ADDOPTS" in done.stdout
+    assert "there is no attestation at" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    "mark, said",
+    [
+        ("@pytest.mark.skip", "tests were skipped (1)"),
+        ("@pytest.mark.xfail(strict=False)", "tests are marked xfail (1)"),
+        ("@pytest.mark.parametrize('n', [])", "tests have an empty parameter set (1)"),
+    ],
+)
+def test_a_test_that_is_not_run_to_its_end(copy: Copy, mark: str, said: str) -> None:
+    argument = "n" if "'n'" in mark else ""
+    append(copy.root / "tests/contract/test_small.py", f"\n{mark}\ndef test_more({argument}): pass\n".encode())
+    copy.run("-m", "harness.required", "--write")
+
+    done = copy.contract()
+
+    assert 0 != done.returncode
+    assert said in done.stdout
+    assert "there is no attestation at" in refusal(copy)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_conftest_that_turns_failures_into_passes(copy: Copy, workers: str) -> None:
+    small = copy.root / "tests/contract/test_small.py"
+    small.write_text(small.read_text().replace("2 * n", "3 * n"))
+    mask = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport():\n"
+    lines = "    report = yield\n    report.outcome = 'passed'\n    return report\n"
+    (copy.root / "tests/contract/conftest.py").write_text(mask + lines)
+
+    done = copy.contract("-n", workers)
+
+    assert "3 passed" in done.stdout
+    assert 0 != done.returncode
+    assert "failures may be masked: in contract/ the canary, a test that must fail, was reported passed" in done.stdout
+    assert "there is no attestation at" in refusal(copy)
+
+
+def test_nox_without_its_dependencies(copy: Copy) -> None:
+    """An order of sessions is no gate: the program itself refuses."""
+    pytest.importorskip("nox")
+    copy.tree.attestation.unlink()
+    command = ", ".join(repr(part) for part in (sys.executable, "-m", "pipeline", *GENERATE))
+    (copy.root / "noxfile.py").write_text(
+        "import nox\n@nox.session(venv_backend='none')\ndef contract(session): pass\n"
+        "@nox.session(venv_backend='none', requires=['contract'])\n"
+        f"def generate(session): session.run({command}, external=True)\n"
+    )
+
+    done = copy.run("-m", "nox", "--no-dependencies", "-s", "generate")
+
+    assert 0 != done.returncode
+    assert "refused: there is no attestation at" in done.stdout + done.stderr
+
+
+# The process
+
+
+def test_optimised_python(copy: Copy) -> None:
+    assert "refused: python runs with -O or PYTHONOPTIMIZE" in refusal(copy, "-O")
+    assert "are you using python -O?" in copy.contract(PYTHONOPTIMIZE="1").stderr
+
+
+def test_a_shadow_on_the_pythonpath(copy: Copy, tmp_path: Path) -> None:
+    """It would run in place of the standard library and of us; it is named, and never runs once the boot is over."""
+    for name in ("argparse.py", "pipeline.py"):
+        (tmp_path / "shadow" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "shadow" / name).write_text("raise SystemExit(0)\n")
+
+    said = refusal(copy, PYTHONPATH=str(tmp_path / "shadow"))
+
+    assert f"PYTHONPATH is {str(tmp_path / 'shadow')!r}" in said
+    assert "Run: unset PYTHONPATH" in said
+
+
+def test_a_pythonpath_while_the_suite_runs(copy: Copy, tmp_path: Path) -> None:
+    assert "Run: unset PYTHONPATH" in copy.contract(PYTHONPATH=str(tmp_path)).stdout
+
+
+def test_a_process_that_goes_round_the_boot(copy: Copy) -> None:
+    answer = copy.run("-c", "from pipeline.cli import main; raise SystemExit(main(['gate', 'status']))")
+
+    assert SHUT == answer.returncode
+    assert "this process was not started isolated" in answer.stdout
+
+
+def distribution(site: Path, name: str, version: str) -> None:
+    folder = site / f"{name}-{version}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def install_copy(copy: Copy, site: Path) -> None:
+    shutil.copytree(copy.root / "pipeline", site / "pipeline")
+
+
+def install_other_version(_: Copy, site: Path) -> None:
+    (site / "tiktoken-0.0.1.dist-info").mkdir()
+    (site / "tiktoken-0.0.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: tiktoken\nVersion: 0.0.1\n"
+    )
+
+
+def install_unlisted(_: Copy, site: Path) -> None:
+    distribution(site, "helpful", "1.0")
+
+
+@pytest.mark.parametrize(
+    "install, said",
+    [
+        (install_copy, "a second copy of pipeline lies in"),
+        (install_other_version, "installed packages differ from constraints.txt: tiktoken 0.0.1 (pinned: "),
+        (install_unlisted, "constraints.txt does not list what is installed: helpful 1.0"),
+    ],
+)
+def test_something_else_is_installed(
+    copy: Copy, tmp_path: Path, install: Callable[[Copy, Path], None], said: str
+) -> None:
+    python, site = interpreter(tmp_path / "venv")
+    other = replace(copy, python=python)
+    assert 0 == gate(other).returncode
+
+    install(copy, site)
+
+    assert said in refusal(other)
+    assert said in other.contract().stdout

@@ -1,0 +1,149 @@
+"""Whatever stops a run, nothing is lost and nothing is asked twice. Against a real loopback emulator; no torch."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from harness.emulator.answers import Ask, Sampled
+from harness.emulator.rehearsal import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
+from pipeline.formats.parts import Format
+from pipeline.money import pico
+from pipeline.records import Sampling
+
+
+@pytest.fixture(scope="module")
+def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
+    return byte_format(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, fmt: Format) -> World:
+    return make_world(tmp_path, fmt)
+
+
+def test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_rest(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.1, at={12: signal.SIGINT})
+    with emulating(world, slow) as live:
+        first = live.run(live.plan(concurrency=6))
+        asked = slow.asked
+        second = live.run(live.plan(concurrency=6))
+
+    assert ("interrupted", 130, asked, 0) == (first.outcome, first.code, first.rows["accepted"], first.rows["unknown"])
+    assert 12 <= asked < 20
+    assert ("complete", 0, ROWS - asked) == (second.outcome, second.code, second.rows["asked"])
+    assert dict.fromkeys(sample_ids(), 1) == world.asked()
+    assert [] == world.false_rows()
+
+
+def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=1.0, at={4: signal.SIGINT}, again_after=0.3)
+    with emulating(world, slow) as live:
+        first = live.run(live.plan(concurrency=4))
+        slow.at.clear()
+        slow.seconds = 0.0
+        second = live.run(live.plan(concurrency=4))
+        third = live.run(live.plan(concurrency=4, resend_unknown=True))
+
+    assert (130, 4) == (first.code, first.cost["unsettled_requests"])
+    assert (1, "incomplete", 4, ROWS - 4) == (second.code, second.outcome, second.rows["unknown"], second.rows["asked"])
+    assert {f"row-{number}" for number in range(4)} == set(second.unknown_rows)
+    assert (0, "complete", 4) == (third.code, third.outcome, third.rows["asked"])
+
+
+def test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.1)
+    with emulating(world, slow) as live:
+        process = live.start()
+        deadline = time.monotonic() + 60
+        while slow.asked < 13 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        slow.seconds = 0.0
+        second = live.run()
+        third = live.run(live.plan(resend_unknown=True))
+
+    unknown = second.rows["unknown"]
+    assert 1 <= unknown <= 4
+    assert second.rows["from_ledger"] + second.rows["asked"] + second.rows["done_before"] == ROWS - unknown
+    assert second.rows["from_ledger"] >= 8
+    assert (0, ROWS, unknown) == (third.code, third.rows["accepted"], third.rows["asked"])
+    twice = [count for count in world.asked().values() if count > 1]
+    assert len(twice) <= unknown
+    assert [] == world.false_rows()
+
+
+def test_a_full_disk_stops_the_run_in_a_sentence_and_no_paid_answer_is_lost(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        process = live.start(file_limit=150_000)
+        out, err = process.communicate(timeout=120)
+        asked = sum(world.asked().values())
+        second = live.run()
+
+    assert "Traceback" not in err
+    assert out.startswith("1 ")
+    assert "disk is full or refuses writes" in out
+    assert 0 < asked < ROWS
+    assert (0, ROWS, 0) == (second.code, second.rows["accepted"], second.rows["unknown"])
+    assert dict.fromkeys(sample_ids(), 1) == world.asked()
+
+
+def test_a_full_disk_under_the_shards_alone_asks_nothing_again(world: World) -> None:
+    class Filled(SlowAnswerer):
+        async def answer(self, ask: Ask) -> Sampled:
+            (world.folder / "out" / ".shard-00000.parquet.tmp").mkdir(exist_ok=True)
+            return await super().answer(ask)
+
+    with emulating(world, Filled(pool(world.fmt))) as live:
+        first = live.run()
+        (world.out / ".shard-00000.parquet.tmp").rmdir()
+        second = live.run()
+
+    assert 1 == first.code
+    assert "run the same command again" in str(first.message)
+    assert (0, 0, ROWS, ROWS) == (
+        *(second.code, second.rows["asked"], second.rows["from_ledger"], second.rows["accepted"]),
+    )
+
+
+def test_a_budget_holds_whatever_is_in_flight_and_its_end_is_exit_4(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.01)
+    with emulating(world, slow) as live:
+        plan = live.plan(sampling=Sampling(seed=1))
+        full = live.run(replace(plan, out=world.folder / "all"))
+        cost = world.billed()
+        first = live.run(replace(plan, budget_pico=pico(cost / 2)))
+        spent = world.billed() - cost
+        second = live.run(replace(plan, budget_pico=pico(10)))
+
+    assert 0 == full.code
+    assert ("budget spent", 4) == (first.outcome, first.code)
+    assert "raise the cap" in str(first.message)
+    assert spent <= cost / 2
+    assert 0 < first.rows["accepted"] < ROWS
+    assert ("complete", ROWS) == (second.outcome, second.rows["accepted"])
+    assert pico(world.billed()) == pico(cost * 2)  # each of the two folders was paid for once
+
+
+def test_money_in_flight_that_comes_back_is_used_before_the_run_stops(world: World) -> None:
+    """Forty rows fit the budget by what they cost, though not four by their worst cases at once."""
+    with emulating(world, pool(world.fmt)) as live:
+        live.run(replace(live.plan(), out=world.folder / "all"))
+        one = world.billed() / ROWS
+        summary = live.run(live.plan(budget_pico=pico(one * ROWS * 3), sampling=Sampling(max_tokens=512)))
+
+    assert ("complete", ROWS) == (summary.outcome, summary.rows["accepted"])
+
+
+def test_a_permit_that_expires_stops_the_run(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        summary = live.run(expires=timedelta(seconds=-1))
+
+    assert (1, 0) == (summary.code, summary.rows["asked"])
+    assert "expired" in str(summary.message)

@@ -1,0 +1,167 @@
+"""Trouble on the wire: refused rows, sentences, and no money lost. Against a real loopback emulator; no torch."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.emulator.errors import ApiError
+from harness.emulator.faults import Faults
+from harness.emulator.rehearsal import (
+    MODEL,
+    ROWS,
+    SlowAnswerer,
+    World,
+    byte_format,
+    emulating,
+    make_world,
+    pool,
+    prompt_line,
+    sample_ids,
+)
+from harness.emulator.request import ChatRequest
+from pipeline.asking import StopError
+from pipeline.formats.parts import Format
+from pipeline.ledger import Ledger
+from pipeline.money import pico
+from pipeline.records import Route, Sampling
+from pipeline.run import require_fingerprint
+
+
+@pytest.fixture(scope="module")
+def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
+    return byte_format(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, fmt: Format) -> World:
+    return make_world(tmp_path, fmt)
+
+
+def test_a_port_where_nobody_listens_is_one_sentence_and_nothing_is_written(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    with pytest.raises(StopError, match=rf"127\.0\.0\.1:{port} could not be reached.*python -m harness\.emulator"):
+        world.run(world.plan(base_url=f"http://127.0.0.1:{port}/api/v1"))
+
+    assert not world.out.exists()
+
+
+def test_an_emulator_that_dies_in_the_middle_stops_the_run_and_a_new_one_goes_on(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.02)
+    with emulating(world, slow) as live:
+        process = live.start()
+        while slow.asked < 8:
+            time.sleep(0.005)
+    out, err = process.communicate(timeout=60)
+    with emulating(world, pool(world.fmt)) as live:
+        second = live.run(live.plan(resend_unknown=True))
+
+    assert "Traceback" not in err
+    assert out.startswith("1 ")
+    assert ("complete", ROWS) == (second.outcome, second.rows["accepted"])
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_what_is_turned_away_for_now_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
+    refused: list[int] = []
+
+    def sometimes(_: ChatRequest) -> ApiError | None:
+        refused.append(status)
+        return ApiError(status, "try later") if len(refused) % 4 == 1 and len(refused) < ROWS else None
+
+    with emulating(world, pool(world.fmt), Faults(before=sometimes)) as live:
+        first = live.run()
+        second = live.run()
+
+    assert (1, "incomplete", 10) == (first.code, first.outcome, first.rows["to_ask_again"])
+    assert (0, "complete", ROWS) == (second.code, second.outcome, second.rows["accepted"])
+    assert dict.fromkeys(sample_ids(), 1) == world.asked()
+
+
+@pytest.mark.parametrize("status, word", [(401, "refuses this run"), (402, "refuses"), (503, "20 requests in a row")])
+def test_a_provider_that_answers_nobody_stops_the_run_free_of_charge(status: int, word: str, world: World) -> None:
+    faults = Faults(before=lambda _: ApiError(status, "No cookie auth credentials found"))
+    with emulating(world, pool(world.fmt), faults) as live:
+        summary = live.run()
+
+    assert (1, 0, "0.0000") == (summary.code, summary.rows["accepted"], summary.cost["usd"])
+    assert word in str(summary.message)
+    assert 0 == summary.cost["unsettled_requests"]
+
+
+def test_a_prompt_that_the_provider_rejects_is_one_refused_row(world: World) -> None:
+    def picky(request: ChatRequest) -> ApiError | None:
+        said = request.prompt.messages[0]["content"]
+        return ApiError(400, "Provider returned error") if said == "What is 7 + 1?" else None
+
+    with emulating(world, pool(world.fmt), Faults(before=picky)) as live:
+        summary = live.run()
+
+    (line,) = world.quarantine()
+    assert ("row-7", "upstream_error", "400: Provider returned error") == (line["id"], line["reason"], line["detail"])
+    assert (0, ROWS - 1) == (summary.code, summary.rows["accepted"])
+
+
+def test_a_stream_that_is_cut_is_kept_counted_at_its_worst_and_refused(world: World) -> None:
+    async def cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in body:
+            yield part[: len(part) // 2] if b"data:" in part else part
+
+    with emulating(world, pool(world.fmt), Faults(body=cut)) as live:
+        summary = live.run()
+
+    assert {"stream_cut": ROWS} == summary.by_reason
+    assert (ROWS, "0.0000") == (summary.cost["unsettled_requests"], summary.cost["usd"])
+    assert pico(str(summary.cost["unsettled_worst_usd"])) >= pico(world.billed())
+
+
+def test_a_folder_begun_otherwise_is_refused_before_anything_is_asked(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        live.run()
+        count = sum(world.asked().values())
+        with pytest.raises(StopError, match="was begun with sampling"):
+            live.run(live.plan(sampling=Sampling(temperature=0.5)))
+        world.write_prompts(prompt_line(1))
+        with pytest.raises(StopError, match="was begun with prompts_sha256"):
+            live.run()
+
+    assert count == sum(world.asked().values())
+
+
+def test_two_runs_at_once_are_one_too_many(world: World) -> None:
+    held = Ledger(world.ledger)
+    with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match="in use by another run"):
+        live.run()
+    held.close()
+
+
+def test_a_provider_that_the_model_lacks_is_refused_with_those_there_are(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match=r"it has .*chutes"):
+        live.run(live.plan(route=Route("emulator", MODEL, "moonshot", stream=True)))
+
+
+def test_a_paid_route_without_a_fingerprint_is_not_paid_for(world: World) -> None:
+    plan = world.plan(route=Route("openrouter", "moonshotai/kimi-k2.5", "siliconflow", stream=True))
+
+    with pytest.raises(StopError, match="has no fingerprint"):
+        require_fingerprint(plan, None)
+    require_fingerprint(replace(plan, sampling=Sampling(return_token_ids=True)), None)
+
+
+def test_junk_in_usage_settles_nothing_and_stops_nothing(world: World) -> None:
+    async def junk(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in body:
+            yield re.sub(rb'"cost": ?[0-9.e-]+', b'"cost":1e300', part)
+
+    with emulating(world, pool(world.fmt), Faults(body=junk)) as live:
+        summary = live.run()
+
+    assert ("complete", ROWS, ROWS) == (summary.outcome, summary.rows["accepted"], summary.cost["unsettled_requests"])

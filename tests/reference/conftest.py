@@ -1,0 +1,31 @@
+"""Where the reference material lies: `$DRAFTER_GATE_SHARED`.
+
+Without it these tests skip and say so; with `$DRAFTER_GATE_REQUIRE_SHARED=1`, as in CI, its absence is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.reference)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference material (vocabularies, recordings, renderings, faults)."""
+    given = os.environ.get("DRAFTER_GATE_SHARED", "")
+    folder = Path(given)
+    if given and folder.is_dir():
+        return folder
+    reason = f"no reference material: DRAFTER_GATE_SHARED={given!r} is no folder. Set it to the folder that holds it"
+    if os.environ.get("DRAFTER_GATE_REQUIRE_SHARED") == "1":
+        pytest.fail(f"{reason}; DRAFTER_GATE_REQUIRE_SHARED=1 makes its absence an error.", pytrace=False)
+    pytest.skip(f"{reason}.")

@@ -1,0 +1,80 @@
+"""What an answer cost is read off its bytes, exactly, however the answer ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.billing import Bill, bill_of, completion_of, error_text
+from pipeline.ledger import Answered
+from pipeline.records import Reason, RefusedError
+
+USAGE = b'{"prompt_tokens":12,"completion_tokens":34,"cost":0.0004970133333333333}'
+PAID = Bill(497_013_334, 12, 34)
+DELTA = b'data: {"id":"gen-1","choices":[{"index":0,"delta":{"content":"\\"usage\\": none"}}]}\n\n'
+FINISH = b'data: {"id":"gen-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":' + USAGE + b"}\n\n"
+OWN_CHUNK = b'data: {"id":"gen-1","choices":[],"usage":' + USAGE + b"}\n\n"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'\n         \n\n{"id":"gen-1","choices":[],"usage":' + USAGE + b"}",
+        b": OPENROUTER PROCESSING\n\n" + DELTA + FINISH + b"data: [DONE]\n\n",
+        DELTA + OWN_CHUNK + b"data: [DONE]\n\n",
+        DELTA + OWN_CHUNK,
+        b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n' + OWN_CHUNK + DELTA,
+        b'data: {"error":{"code":400,"message":"Token limit reached"},"choices":[],"usage":' + USAGE + b"}\n\n",
+    ],
+    ids=["body", "in the finish chunk", "own chunk", "cut after usage", "early usage without cost", "beside an error"],
+)
+def test_the_cost_is_found_in_every_form(raw: bytes) -> None:
+    assert bill_of(raw) == PAID
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"<html>",
+        b"{",
+        b'{"usage":null}',
+        b'{"usage":{"cost":null}}',
+        b'{"usage":{"cost":true}}',
+        b'{"usage":{"cost":"0.1"}}',
+        b'{"usage":{"cost":-1}}',
+        b'{"usage":{"cost":1e300,"prompt_tokens":-1,"completion_tokens":1e3}}',
+        b'{"usage":{"cost":20000,"prompt_tokens":99999999999999999999}}',
+        DELTA,
+        OWN_CHUNK[:-20],
+    ],
+)
+def test_what_names_no_believable_cost_has_none(raw: bytes) -> None:
+    assert bill_of(raw) == Bill()
+
+
+def test_an_error_body_is_told_by_status_and_message() -> None:
+    answer = Answered(429, b'{"error":{"message":"Provider returned error","code":429},"user_id":"u"}')
+
+    assert error_text(answer) == "429: Provider returned error"
+    with pytest.raises(RefusedError, match="429: Provider returned error") as caught:
+        completion_of(answer, stream=True)
+    assert caught.value.refusal.reason == Reason.UPSTREAM_ERROR
+
+
+@pytest.mark.parametrize(
+    "raw, complete, stream, reason",
+    [
+        (b'{"choices":[]}', True, False, Reason.EMPTY_ANSWER),
+        (b'{"error":{"code":502,"message":"lost"}}', True, True, Reason.UPSTREAM_ERROR),
+        (b'{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}', True, True, Reason.STREAM_INCONSISTENT),
+        (b'{"choices":[{"mess', False, False, Reason.STREAM_CUT),
+        (DELTA, False, True, Reason.STREAM_CUT),
+        (b'data: {"x": "\xff"}\n\n', True, True, Reason.STREAM_INCONSISTENT),
+    ],
+    ids=["no choice", "error for a stream", "body for a stream", "cut body", "cut stream", "no UTF-8"],
+)
+def test_an_answer_that_is_no_completion_is_refused(raw: bytes, complete: bool, stream: bool, reason: Reason) -> None:
+    with pytest.raises(RefusedError) as caught:
+        completion_of(Answered(200, raw, {"complete": complete}), stream=stream)
+
+    assert reason == caught.value.refusal.reason

@@ -1,0 +1,243 @@
+"""Rules of the repository that no linter knows: who imports whom, how long things are, what may lie where."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+IGNORED = {line.strip("/\n") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()} | {".git"}
+TEXT = {"", ".cfg", ".jinja", ".json", ".jsonl", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
+MODULE_LINES = 400
+FUNCTION_LINES = 45
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name in IGNORED:
+            continue
+        if path.is_dir():
+            yield from files_below(path)
+        else:
+            yield path
+
+
+FILES = tuple(files_below(ROOT))
+MODULES = tuple(path for path in FILES if path.suffix == ".py")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+# Who imports whom
+
+
+def test_pipeline_imports_neither_harness_nor_tests() -> None:
+    wrong = [
+        f"{name_of(path)}: {module}"
+        for path in MODULES
+        if path.is_relative_to(ROOT / "pipeline")
+        for module in imported_by(path)
+        if module.partition(".")[0] in {"harness", "tests"}
+    ]
+
+    assert [] == wrong
+
+
+def test_the_lean_environment_suffices() -> None:
+    """Everything but the torch engine, the trainer and the server imports without torch, transformers and servers."""
+    code = """
+import importlib, sys
+for name in ("torch", "transformers", "starlette", "uvicorn"):
+    sys.modules[name] = None
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+    heavy = re.compile(r"__main__|engines\.local|emulator\.(app|server|trial)|tiny_target\.(conversion|model|train)")
+    paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    lean = [name for name in names if not heavy.search(name)]
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code, *lean], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+# How long things are
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_and_its_functions_are_short(path: Path) -> None:
+    lines = len(path.read_text("utf-8").splitlines())
+    long = [
+        f"{f.name}: {f.end_lineno - f.lineno + 1}"
+        for f in functions_of(path)
+        if f.end_lineno is not None and f.end_lineno - f.lineno >= FUNCTION_LINES
+    ]
+
+    assert lines <= MODULE_LINES
+    assert [] == long
+
+
+# What may lie where
+
+
+def test_nothing_at_the_root_can_change_a_run() -> None:
+    """Both pytest and Python pick these up by themselves, and none is a subject of the attestation."""
+    names = {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"}
+    names |= {"sitecustomize.py", "usercustomize.py"}
+
+    assert [] == sorted(path.name for path in ROOT.iterdir() if path.name in names)
+
+
+def test_no_symlinks() -> None:
+    assert [] == [name_of(path) for path in FILES if path.is_symlink()]
+
+
+def test_contract_tests_do_not_set_their_own_number_of_examples() -> None:
+    """A local @settings beats every profile, so one test could prove less than the attestation says."""
+    wrong = [
+        name_of(path)
+        for path in MODULES
+        if path.is_relative_to(ROOT / "tests" / "contract")
+        and re.search(r"\bsettings\b", "\n".join(imported_names(path)))
+    ]
+
+    assert [] == wrong
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+def test_no_text_file_names_a_machine_or_holds_a_secret() -> None:
+    places = "|".join(("root", "work", "opt", "Users"))
+    machine = rf"(?<![\w.}})\]/-])/(?:{places})/\w"
+    secret = (
+        r"sk-(?:or-v1-)?(?!0123456789abcdef)[0-9a-f]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}"
+        r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    )
+    wrong = [
+        f"{name_of(path)}: {found.group()[:24]}"
+        for path in FILES
+        if path.suffix in TEXT
+        for found in re.finditer(f"{machine}|{secret}", path.read_text("utf-8", errors="replace"))
+    ]
+
+    assert [] == wrong
+
+
+# Dependencies
+
+
+def requirement_lines() -> list[str]:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    return re.findall(r'^ {4}"[a-z][^"]*?(?:>=|==)[^"]*",.*$', text, re.MULTILINE)
+
+
+def requirements(*groups: str) -> set[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    lines = [*project["project"]["dependencies"]]
+    lines += [line for group in groups for line in project["dependency-groups"][group]]
+    return {Requirement(line) for line in lines}
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in pairs}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    assert len(requirement_lines()) >= len(requirements("contract", "emulator", "torch", "automation", "lint"))
+    assert [] == [line for line in requirement_lines() if not re.search(r'", +# \w', line)]
+
+
+def test_constraints_pin_every_dependency_within_its_range() -> None:
+    wanted = requirements("contract", "emulator", "torch", "automation", "lint")
+
+    assert [] == sorted(str(r) for r in wanted if pins().get(canonicalize_name(r.name), "") not in r.specifier)
+
+
+# What the documents promise
+
+
+def commands_of_readme() -> list[str]:
+    return [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("python3 -m venv")]
+
+
+def test_readme_has_two_commands_whose_sessions_exist() -> None:
+    sessions = {f.name for f in functions_of(ROOT / "noxfile.py") if f.decorator_list}
+    named = [command.rpartition("nox -s ")[2].split() for command in commands_of_readme()]
+
+    assert [["contract", "generate"], ["tests"]] == named
+    assert {"contract", "generate", "tests"} <= sessions
+
+
+@pytest.mark.parametrize("path", [".ci/run", ".github/workflows/ci.yml"])
+def test_ci_calls_exactly_the_test_command_of_the_readme(path: str) -> None:
+    assert commands_of_readme()[1] in (ROOT / path).read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_paths_that_a_document_names_exist(path: str) -> None:
+    text = (ROOT / path).read_text("utf-8")
+    named = re.findall(r"`((?:pipeline|harness|tests|goldens|cassettes)/[\w./-]*|[a-z-]+\.(?:toml|txt|py))`", text)
+
+    assert [] == [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_architecture_names_every_module() -> None:
+    layout = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Layout")[2]
+    named = set(re.findall(r"\w+", layout))
+    ours = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
+
+    assert [] == [
+        name_of(path) for path in ours if path.stem not in named | {"__init__"} and "tiny_target" not in path.parts
+    ]
+
+
+def test_noxfile_runs_modules_that_exist() -> None:
+    named = re.findall(r'"((?:pipeline|harness)(?:\.\w+)*)"', (ROOT / "noxfile.py").read_text("utf-8"))
+    places = {name: ROOT.joinpath(*name.split(".")) for name in named}
+
+    assert [] == [n for n, p in places.items() if not (p.with_suffix(".py").is_file() or (p / "__main__.py").is_file())]
+
+
+def test_what_can_spend_is_tagged_and_no_default() -> None:
+    source = (ROOT / "noxfile.py").read_text("utf-8")
+    defaults = re.search(r"^nox\.options\.sessions = (.*)$", source, re.MULTILINE)
+
+    assert defaults is not None
+    assert "paid" not in defaults[1]
+    assert '@nox.session(default=False, tags=["paid"])\ndef generate_paid(' in source
