@@ -24,6 +24,7 @@ nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
+nox.options.stop_on_first_error = True
 nox.options.sessions = ["lint", "contract", "generate"]
 
 ROOT = Path(__file__).parent
@@ -72,7 +73,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and types: ruff with every rule, mypy --strict."""
-    install(session, "contract", "emulator", "lint")
+    install(session, "contract", "emulator", "automation", "lint")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
     session.run("mypy")

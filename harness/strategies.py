@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from pipeline.formats.kimi import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END, KimiFormat
-from pipeline.formats.parts import Parts
+from pipeline.formats.kimi import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
+from pipeline.formats.parts import Format, Parts
 from pipeline.records import Ids
 
 AWKWARD = (
@@ -37,7 +37,7 @@ def plain_texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
 
 
 def bodies(
-    fmt: KimiFormat, text: st.SearchStrategy[str], *, after: bool = True
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool = True
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
     """What follows the reasoning: text, a tool section with up to three whole calls, text."""
     marker = {
@@ -68,7 +68,7 @@ def bodies(
 
 
 def completions(
-    fmt: KimiFormat, text: st.SearchStrategy[str] | None = None, *, after: bool = True
+    fmt: Format, text: st.SearchStrategy[str] | None = None, *, after: bool = True
 ) -> st.SearchStrategy[Parts]:
     """Whole answers, thinking or instant, ended; `after` allows text behind a tool section."""
     text = texts() if text is None else text
@@ -88,7 +88,7 @@ def cut_completions(text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
     return st.builds(build, text, st.one_of(st.none(), text))
 
 
-def emitted(fmt: KimiFormat) -> st.SearchStrategy[Ids]:
+def emitted(fmt: Format) -> st.SearchStrategy[Ids]:
     """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters."""
     tokenizer = fmt.tokenizer
     byte_tokens = [token for token in range(tokenizer.base_size) if len(tokenizer.token_bytes(token)) == 1]
@@ -107,7 +107,7 @@ def emitted(fmt: KimiFormat) -> st.SearchStrategy[Ids]:
     )
 
 
-def split_bytes(fmt: KimiFormat, text: str) -> list[int]:
+def split_bytes(fmt: Format, text: str) -> list[int]:
     """The text as one token a byte: as far from canonical as ids can be."""
     found = [fmt.tokenizer.id_of_bytes(bytes([byte])) for byte in text.encode()]
     return [token for token in found if token is not None]

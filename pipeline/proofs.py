@@ -110,14 +110,20 @@ def by_deltas(case: Case) -> Proof | None:
     if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
         return None
     require_text_evidence(case)
-    last = case.completion.deltas[-1:]
-    if last and not case.ended and may_hide_bytes(case.fmt.tokenizer, last[0].text):
+    if any(may_hide_bytes(case.fmt.tokenizer, text) for text in _last_deltas(case.completion.deltas)):
         return None
     total = _completion_tokens(case)
     for parts, ids in _delta_layouts(case, case.completion.deltas):
         if counted(case, parts, len(ids)) == total:
             return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), Evidence.STREAM_DELTAS)
     return None
+
+
+def _last_deltas(deltas: Sequence[Delta]) -> Iterator[str]:
+    """The last delta of each field: what follows it is a control token, or nothing, and sends no held-back bytes."""
+    for name in ("reasoning", "content"):
+        texts_of_field = [delta.text for delta in deltas if delta.field == name]
+        yield from texts_of_field[-1:]
 
 
 def _delta_layouts(case: Case, deltas: Sequence[Delta]) -> Iterator[tuple[Parts, Ids]]:
@@ -149,6 +155,7 @@ def by_counts(case: Case) -> Proof:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
     total = _completion_tokens(case)
     _require_unambiguous_end(case, total)
+    _require_whole_end(case)
     found = readings(case)
     closing = [reading for reading in found if reading.count == total]
     if len(closing) != 1:
@@ -185,6 +192,16 @@ def _require_unambiguous_end(case: Case, total: int) -> None:
         raise RefusedError(
             Reason.AMBIGUOUS_LAYOUT, f"stopped at exactly the limit of {total} tokens", field="finish_reason"
         )
+
+
+def _require_whole_end(case: Case) -> None:
+    """A stream that was cut inside a character sends no sign of it; a body shows U+FFFD, which is refused before."""
+    if case.ended or not case.completion.deltas:
+        return
+    last = case.completion.deltas[-1].field
+    shown = texts(case.completion)[0 if last == "reasoning" else 1]
+    if may_hide_bytes(case.fmt.tokenizer, shown):
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "the cut may have hidden half a character", field=last)
 
 
 def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:

@@ -47,13 +47,19 @@ def write_provenance(directory: Path, run: Mapping[str, Json]) -> None:
 
 
 def commit() -> str:
-    """The commit that the tree stands on, or `unborn`."""
+    """The commit that the tree stands on, with `-dirty` where the recipe's folder differs from it, or `unborn`."""
+    head = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    if not head:
+        return "unborn"
+    return f"{head}-dirty" if _git("status", "--porcelain", "--", str(HERE)) else head
+
+
+def _git(*words: str) -> str:
+    """What git says; nothing where there is no git or no repository."""
     git = shutil.which("git")
     if git is None:
-        return "unborn"
-    command = [git, "-C", str(HERE), "rev-parse", "--verify", "--quiet", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unborn"
+        return ""
+    return subprocess.run([git, "-C", str(HERE), *words], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def sha256(path: Path) -> str:

@@ -54,7 +54,7 @@ class Recipe:
     spelled: int = 4_000
     peak: float = 4e-3
     warmup: int = 60
-    loose: float = 0.008
+    loose: float = 0.012
     threads: int = 2
 
 

@@ -73,27 +73,34 @@ def _function(function: JsonObject) -> str:
     _check(schema, references)
     fields = _fields(schema, "", references)
     parts = []
-    if references.points_at_root:
-        body = ",\n".join(_property_lines(schema, INDENT, references))
+    root = references.points_at_root
+    if root:
+        body = ",\n".join(_property_lines(schema, INDENT, references, required_first=False))
         parts.append(f"interface parameters {{{chr(10) + body + chr(10) if body else ''}}}")
-    parts += [_interface(name, value, references) for name, value in references.definitions.items()]
+    known = list(references.definitions.items())
+    parts += [_interface(name, value, references) for name, value in known]
+    if len(references.definitions) != len(known):
+        raise SchemaError("a definition defines others")
     description = function.get("description")
     if isinstance(description, str) and description:
         parts.append(_comment(description, ""))
-    argument = "parameters" if references.points_at_root else fields
+    argument = "parameters" if root else fields
     parts.append(f"type {function.get('name', 'function')} = (_: {argument}) => any;")
     return "\n".join(parts)
 
 
 def _check(schema: JsonObject, references: _References) -> None:
-    """Visits every schema once, so that `$ref`s are known before anything is written."""
+    """Visits the parameters once, so that it is known whether one points at the root before anything is written.
+
+    A definition that does so comes too late, here as in Moonshot's own code.
+    """
     _fields(schema, "", references)
-    for definition in list(references.definitions.values()):
-        _type(definition, "", references)
 
 
 def _interface(name: str, schema: Json, references: _References) -> str:
-    described = schema.get("description") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict):
+        raise SchemaError(f"definition {name!r} is no object")
+    described = schema.get("description")
     comment = _comment(described, "") + "\n" if isinstance(described, str) and described else ""
     return f"{comment}interface {name} {_type(schema, '', references)}"
 
@@ -173,12 +180,15 @@ def _extra_type(extra: Json, indent: str, references: _References) -> str:
     return _type(extra, indent, references)
 
 
-def _property_lines(schema: JsonObject, indent: str, references: _References) -> list[str]:
+def _property_lines(
+    schema: JsonObject, indent: str, references: _References, *, required_first: bool = True
+) -> list[str]:
+    """Required properties first, each group by name; an interface of the root keeps the order of the keys alone."""
     properties = schema.get("properties") or {}
     required = schema.get("required") or []
     if not isinstance(properties, dict) or not isinstance(required, list):
         raise SchemaError("properties is no object, or required is no list")
-    ordered = sorted(properties, key=lambda name: (name not in required, name))
+    ordered = sorted(properties, key=lambda name: (required_first and name not in required, name))
     return [_property(name, properties[name], name in required, indent, references) for name in ordered]
 
 

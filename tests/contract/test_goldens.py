@@ -20,26 +20,25 @@ from harness.roundtrips import Trip, send, trips, true_fingerprint
 from harness.staleness import TOKENIZER, WEIGHTS, other_pins
 from pipeline.digests import file_sha256
 from pipeline.formats.parts import Format
-from pipeline.formats.registry import load_format
+from pipeline.formats.registry import open_format
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Evidence, Reason, Refusal, SpanKind, TokenRow
 from pipeline.routes import Fingerprint, committed_fingerprints
 from pipeline.state import ROOT
-from pipeline.tokenizers import load_tokenizer
 
 pytestmark = pytest.mark.contract
 
 TRIPS = {trip.name: trip for trip in trips()}
-ROUTES = sorted({f"emulator/{trip.profile.slug}" for trip in TRIPS.values()})
-COUNTED_RISK = ("noncanonical_same_count", "cut_in_character")
-"""Where `counted` may give other ids: another split in as many tokens, and a stream's unsent half character."""
+ROUTES = ["local", *sorted({f"emulator/{trip.profile.slug}" for trip in TRIPS.values()})]
+COUNTED_RISK = ("noncanonical_same_count",)
+"""Where `counted` may give other ids: another split in as many tokens."""
 
 CASES = [pytest.param(case.id, marks=pytest.mark.covers(*case.features, routes=ROUTES)) for case in GOLDENS.values()]
 
 
 @cache
 def tiny() -> Format:
-    return load_format("kimi-k2.5", load_tokenizer(ROOT / "harness" / "tiny_target" / "weights"))
+    return open_format("tiny-kimi")
 
 
 @cache
@@ -73,8 +72,8 @@ def lost_text(golden: Golden, trip: Trip) -> Reason | None:
         return Reason.SEAM_LOSSY
     if golden.case == "cut_at_think_close":
         return Reason.AMBIGUOUS_LAYOUT  # no text shows that the last token was </think>
-    if golden.case == "cut_in_character" and not trip.stream:
-        return Reason.REPLACEMENT_CHAR
+    if golden.case == "cut_in_character":  # a body shows U+FFFD, a stream holds the half character back for good
+        return Reason.AMBIGUOUS_LAYOUT if trip.stream else Reason.REPLACEMENT_CHAR
     answer = Answer(golden.ids, tiny(), golden.prompt.thinking)
     if answer.whole and answer.calls and trip.tools_sent:
         return lost_calls(golden, trip)
@@ -89,8 +88,11 @@ def lost_calls(golden: Golden, trip: Trip) -> Reason | None:
 
 
 def lost_split(answer: Answer, trip: Trip) -> Reason | None:
-    """Another split than the canonical one shows in deltas that are tokens, else in the count if it changes it."""
-    if trip.stream and trip.profile.deltas == "tokens":
+    """Another split than the canonical one shows in deltas that are tokens, else in the count if it changes it.
+
+    Deltas are no proof where the last of them may have hidden half a character: a space may.
+    """
+    if trip.stream and trip.profile.deltas == "tokens" and not answer.content.endswith(" "):
         return None
     return Reason.COUNT_MISMATCH if answer.surplus else None
 

@@ -47,7 +47,7 @@ def test_tokenizer_json_splits_as_our_class_does(fmt: Format, fast: PreTrainedTo
 
 def test_tokenizer_json_knows_the_256_control_tokens(fmt: Format, fast: PreTrainedTokenizerBase) -> None:
     names = list(fmt.tokenizer.control_names)
-    assert list(range(512, 768)) == fast.convert_tokens_to_ids(names)
+    assert list(range(768, 1024)) == fast.convert_tokens_to_ids(names)
 
 
 def test_skipping_special_tokens_drops_what_kimis_tokenizer_drops(fmt: Format, fast: PreTrainedTokenizerBase) -> None:
@@ -58,9 +58,9 @@ def test_skipping_special_tokens_drops_what_kimis_tokenizer_drops(fmt: Format, f
         one("</think>"),
         one("<|tool_call_end|>"),
         one("<|im_end|>"),
-        517,
+        773,
     ]
-    assert "<think>a</think><|tool_call_end|><|reserved_token_517|>" == fast.decode(ids, skip_special_tokens=True)
+    assert "<think>a</think><|tool_call_end|><|reserved_token_773|>" == fast.decode(ids, skip_special_tokens=True)
 
 
 def test_the_template_renders_the_ids_of_the_format(fmt: Format, fast: PreTrainedTokenizerBase) -> None:
@@ -99,7 +99,7 @@ def test_a_finished_turn_renders_as_it_was_emitted(fmt: Format, fast: PreTrained
 def test_every_engine_can_serve_the_shape() -> None:
     config = AutoConfig.from_pretrained(WEIGHTS, local_files_only=True)
     assert ["LlamaForCausalLM"] == config.architectures
-    assert (32, 768, 514) == (config.head_dim, config.vocab_size, config.eos_token_id)
+    assert (32, 1024, 770) == (config.head_dim, config.vocab_size, config.eos_token_id)
     layers = config.num_hidden_layers
     assert 8 <= layers
     assert 3 == len({2, layers // 2, layers - 3}), "EAGLE-3's default layer ids collide"

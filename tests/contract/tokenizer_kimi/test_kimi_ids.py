@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.ordinary import route
 from pipeline.formats.registry import open_format
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Completion, Evidence, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
-from pipeline.routes import Fingerprint, Trait, TraitName
 
 pytestmark = pytest.mark.contract
 
@@ -17,23 +17,7 @@ SECTION = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
     "<|tool_calls_section_end|>"
 )
-ROUTE = Fingerprint(
-    "P",
-    "m",
-    stream=False,
-    traits={
-        name: Trait(value, 100, proven=True)
-        for name, value in {
-            TraitName.END_COUNTED: True,
-            TraitName.END_COUNTED_TOOLS: True,
-            TraitName.THINK_CLOSE_COUNTED: True,
-            TraitName.COUNT_NATIVE: True,
-            TraitName.PROMPT_PREFIX: [],
-            TraitName.SEAM: "kept",
-            TraitName.MARKERS: "raw",
-        }.items()
-    },
-)
+ROUTE = route()
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
 PROMPT_TOKENS = 9
 

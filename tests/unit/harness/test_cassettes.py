@@ -168,9 +168,7 @@ def test_provenance_stands_first() -> None:
         ((replace(INTERACTION, uri="http://e.invalid/?q=hf%5FabcdefABCDEF0123456789"),), "address of 0 holds a secret"),
     ],
 )
-def test_what_must_not_be_saved_is_not(
-    tmp_path: Path, interactions: tuple[Interaction, ...], objection: str
-) -> None:
+def test_what_must_not_be_saved_is_not(tmp_path: Path, interactions: tuple[Interaction, ...], objection: str) -> None:
     with pytest.raises(CassetteError, match=objection):
         save_cassette(tmp_path / "case.yaml", Cassette(PROVENANCE, interactions))
 

@@ -91,9 +91,8 @@ def test_a_shorter_answer_differs_where_it_ends() -> None:
 def test_another_prompt_is_told_first() -> None:
     got = replace(received((8, "x")), prompt_ids=(1, 3, 4))
 
-    assert (
-        "prompt ids differ first at 1 (golden 2 ids, received 3); the tokens after it answer another prompt"
-        == next(diff_lines(got, GOLDEN))
+    assert "prompt ids differ first at 1 (golden 2 ids, received 3); the tokens after it answer another prompt" == next(
+        diff_lines(got, GOLDEN)
     )
 
 

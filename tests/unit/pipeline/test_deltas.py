@@ -1,38 +1,95 @@
-"""Deltas as tokens: which streams spell exactly one sequence, and which hide bytes."""
+"""Deltas as tokens, with characters that a server holds back."""
 
 from __future__ import annotations
 
-import base64
-import json
+from pathlib import Path
 
 import pytest
 
-from pipeline.deltas import may_hide_bytes
+from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
 from pipeline.records import RefusedError
-from pipeline.tokenizers import Tokenizer, load_tokenizer
+from pipeline.tokenizers import Tokenizer
+
+CONTROL = [f"<|c{number}|>" for number in range(256)]
+SINGLE = {bytes([byte]): byte for byte in range(256)}
+MARKER = {"<|c1|>": 999}
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """All bytes, two words, and a space with the first half of an emoji, as Kimi's own vocabulary has."""
-    folder = tmp_path_factory.mktemp("vocabulary")
-    tokens = [*(bytes([value]) for value in range(256)), b"ab", b" a", b"\xf0\x9f", b" \xf0\x9f"]
-    lines = (f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens))
-    (folder / "tiktoken.model").write_text("".join(lines), "ascii")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {}}), "ascii")
-    return load_tokenizer(folder)
+def tokenizer(*merged: bytes) -> Tokenizer:
+    """Every single byte, then these, in order, from id 256."""
+    ranks = {**SINGLE, **{data: 256 + place for place, data in enumerate(merged)}}
+    return Tokenizer(Path("made"), ranks, CONTROL, "0" * 64)
+
+
+def test_each_delta_is_the_token_of_its_bytes() -> None:
+    assert (256, 32, 97) == spell(tokenizer(b"ab"), ["ab", " ", "a"], {})
+
+
+def test_a_non_canonical_split_is_spelled_as_it_was_streamed() -> None:
+    assert (97, 98) == spell(tokenizer(b"ab"), ["a", "b"], {})
+
+
+def test_a_delta_that_is_no_token_spells_nothing() -> None:
+    assert spell(tokenizer(), ["ab"], {}) is None
+
+
+def test_a_space_before_a_character_may_hold_its_first_byte() -> None:
+    """With `é` and both halves in the vocabulary, " " then "é" has two spellings: nothing is proven."""
+    both = tokenizer("é".encode(), b" \xc3")
+
+    assert spell(both, [" ", "é"], {}) is None
+
+
+def test_one_spelling_that_holds_bytes_back_is_a_proof() -> None:
+    """`✨` is no token here, so the delta before it must hold its first two bytes."""
+    held = tokenizer(b" \xe2\x9c")
+
+    assert (256, 0xA8) == spell(held, [" ", "✨"], {})
+
+
+def test_held_back_bytes_may_chain() -> None:
+    chained = tokenizer(b"a\xc3", b"\xa9\xc3")
+
+    assert (256, 257, 0xB1) == spell(chained, ["a", "é", "ñ"], {})
+
+
+def test_markers_are_their_own_tokens_and_hold_nothing_back() -> None:
+    assert (97, 999, 98) == spell(tokenizer(), ["a", "<|c1|>", "b"], MARKER)
+    assert spell(tokenizer(), ["<|c1|>", "é"], MARKER) is None
+
+
+def test_half_a_surrogate_pair_spells_nothing() -> None:
+    assert spell(tokenizer(), ["\ud83d"], {}) is None
+
+
+def test_no_delta_spells_no_token() -> None:
+    assert () == spell(tokenizer(), [], {})
+
+
+@pytest.mark.parametrize(
+    "texts, expected",
+    [(["abab"], None), (["ab", "ab"], None), (["a", "bab"], 1), (["aba", "b"], 3)],
+    ids=["one batch", "at a token", "inside the first", "inside the second"],
+)
+def test_a_delta_that_ends_inside_a_token_is_found(texts: list[str], expected: int | None) -> None:
+    assert expected == crossed_boundary(tokenizer(b"ab"), [256, 256], texts)
+
+
+def test_a_token_that_ends_inside_a_character_counts_to_where_the_character_begins() -> None:
+    assert crossed_boundary(tokenizer(b" \xe2\x9c"), [256, 0xA8], [" ", "✨"]) is None
 
 
 @pytest.mark.parametrize(
     "text, hides",
     [(" ", True), ("ab ", True), ("ab", False), (" a", False), ("", False), ("🎈", False), ("é ", True)],
 )
-def test_a_cut_stream_hides_bytes_where_its_last_token_may_have_begun_a_character(
-    vocabulary: Tokenizer, text: str, hides: bool
-) -> None:
-    assert hides == may_hide_bytes(vocabulary, text)
+def test_a_field_hides_bytes_where_its_last_token_may_have_begun_a_character(text: str, hides: bool) -> None:
+    """As in Kimi's own vocabulary, a space may come with the first half of an emoji."""
+    half = tokenizer(b"ab", b" a", b"\xf0\x9f", b" \xf0\x9f")
+
+    assert hides == may_hide_bytes(half, text)
 
 
-def test_half_a_surrogate_pair_is_refused(vocabulary: Tokenizer) -> None:
+def test_half_a_surrogate_pair_hides_nothing_and_is_refused() -> None:
     with pytest.raises(RefusedError, match="lone surrogate"):
-        may_hide_bytes(vocabulary, "\ud83d")
+        may_hide_bytes(tokenizer(), "\ud83d")
