@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from harness.golden_runs import Bench
 
+STEM, EXTENSION = SUFFIX.removeprefix(".").split(".")
 FOLDER = Path("goldens") / "tiny_target"
 WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
 
@@ -37,7 +38,7 @@ class TokenGolden(SingleFileSnapshotExtension):
     """`golden == snapshot(name=case)` against `goldens/tiny_target/CASE.tokens.json`."""
 
     _write_mode = WriteMode.TEXT
-    file_extension = SUFFIX.removeprefix(".")
+    file_extension = EXTENSION
 
     def serialize(self, data: Golden, **_: object) -> str:
         return dump_golden(data)
@@ -58,9 +59,9 @@ class TokenGolden(SingleFileSnapshotExtension):
         return str(test_location.item.config.rootpath / FOLDER)
 
     @classmethod
-    def get_file_basename(cls, *, test_location: PyTestLocation, index: int | str) -> str:
-        """The name that the test gives with `snapshot(name=...)`; its own name where it gives none."""
-        return index if isinstance(index, str) else test_location.methodname
+    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: int | str = 0) -> str:
+        """The file's stem, so that syrupy finds goldens that no test uses: the name in `snapshot(name=...)`."""
+        return f"{index if isinstance(index, str) else test_location.methodname}.{STEM}"
 
 
 def same_tokens(first: Golden, second: Golden) -> bool:
