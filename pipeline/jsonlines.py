@@ -13,6 +13,8 @@ import orjson
 from pipeline.prompts import strict_object
 from pipeline.records import Json
 
+_HOLDERS = (dict, list)
+
 
 def object_of(raw: bytes) -> dict[str, Json]:
     """The line's object; RefusedError(MALFORMED_INPUT) says what is wrong with it."""
@@ -27,11 +29,15 @@ def object_of(raw: bytes) -> dict[str, Json]:
 
 def _keys(value: Json) -> int:
     """How many keys the value holds at every depth: a line with more `":` than that may name one twice."""
-    if isinstance(value, dict):
-        return len(value) + sum(_keys(item) for item in value.values() if isinstance(item, dict | list))
-    if isinstance(value, list):
-        return sum(_keys(item) for item in value if isinstance(item, dict | list))
-    return 0
+    found, left = 0, [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            found += len(item)
+            left += [inner for inner in item.values() if type(inner) in _HOLDERS]
+        elif isinstance(item, list):
+            left += [inner for inner in item if type(inner) in _HOLDERS]
+    return found
 
 
 def line_of(value: object) -> bytes:

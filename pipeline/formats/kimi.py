@@ -31,7 +31,7 @@ from pipeline.formats.kimi_tokens import (
 )
 from pipeline.formats.parts import Assembled, Parts
 from pipeline.formats.template import ChatTemplate, load_template
-from pipeline.records import Ids, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 from pipeline.tokenizers import RUN_CHARS, Tokenizer, prompt_pieces
 
 __all__ = [
@@ -112,6 +112,8 @@ class KimiFormat:
 
     def special_text(self, prompt: Prompt) -> str | None:
         """The first control token that the prompt's own text spells, if any."""
+        if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):
+            return None
         for piece in message_pieces(prompt, self.tokenizer):
             if isinstance(piece, str) and (found := self.tokenizer.find_control(piece)) is not None:
                 return found[1]
@@ -154,6 +156,11 @@ class KimiFormat:
                 Reason.NOT_CANONICAL, f"ids differ from their canonical form at token {at}", token_position=at
             )
         return parts
+
+
+def _is_innocent(value: Json) -> bool:
+    """Whether the value is text without the two characters that control tokens begin with: the common case, fast."""
+    return isinstance(value, str) and "<" not in value and "[" not in value
 
 
 def load(name: str, tokenizer: Tokenizer) -> KimiFormat:
