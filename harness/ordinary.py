@@ -21,6 +21,7 @@ NATIVE: dict[TraitName, Json] = {
     TraitName.END_COUNTED: True,
     TraitName.END_COUNTED_TOOLS: True,
     TraitName.THINK_CLOSE_COUNTED: True,
+    TraitName.UNCLOSED: "reasoning",
     TraitName.COUNT_NATIVE: True,
     TraitName.PROMPT_PREFIX: [],
     TraitName.SEAM: "kept",

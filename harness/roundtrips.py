@@ -88,6 +88,7 @@ def true_fingerprint(profile: Profile, *, stream: bool) -> Fingerprint:
         TraitName.END_COUNTED: profile.end_counted,
         TraitName.END_COUNTED_TOOLS: profile.end_counted,
         TraitName.THINK_CLOSE_COUNTED: True,
+        TraitName.UNCLOSED: "reasoning",
         TraitName.COUNT_NATIVE: not (stream and profile.recounts_stream),
         TraitName.PROMPT_PREFIX: [],
         TraitName.SEAM: profile.seam.value,

@@ -77,6 +77,7 @@ def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fi
         TraitName.END_COUNTED: end,
         TraitName.END_COUNTED_TOOLS: _vote(_end_votes(seen, in_section=True)),
         TraitName.THINK_CLOSE_COUNTED: _vote(_close_votes(seen, end_counted=end.value is True)),
+        TraitName.UNCLOSED: _vote(_unclosed_votes(seen)),
         TraitName.COUNT_NATIVE: _vote(_native_votes(seen, fmt, end_counted=end.value is True)),
         TraitName.PROMPT_PREFIX: _vote(_prefix_votes(seen, fmt)),
         TraitName.SEAM: _vote(_seam_votes(seen)),
@@ -126,6 +127,13 @@ def _missing(one: Seen, known: int) -> Json:
     """True where the count lacks just the `known` tokens, False where it lacks one more."""
     lacks = one.tokens - known - one.counted
     return {0: True, 1: False}.get(lacks, f"{lacks} tokens are not counted")
+
+
+def _unclosed_votes(seen: Sequence[Seen]) -> Iterator[str]:
+    """Answers that were cut before `</think>`: in which field their thinking is shown."""
+    for one in seen:
+        if one.exchange.prompt.thinking and not one.closed and one.exchange.truth.cut and one.reasoning:
+            yield "content" if one.completion.content else "reasoning"
 
 
 def _native_votes(seen: Sequence[Seen], fmt: Format, *, end_counted: bool) -> Iterator[bool]:

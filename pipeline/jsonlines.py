@@ -7,6 +7,7 @@ for (another encoding, half a surrogate pair, perhaps a key that stands twice) i
 from __future__ import annotations
 
 import json
+import re
 
 import orjson
 
@@ -14,6 +15,9 @@ from pipeline.prompts import strict_object
 from pipeline.records import Json
 
 _HOLDERS = (dict, list)
+_SPACED_COLON = re.compile(rb"[ \t\r\n]:")
+_WHOLE = 2.0**63
+"""The fast reader makes a float of a whole number beyond 64 bits: such a line is read by the strict one."""
 
 
 def object_of(raw: bytes) -> dict[str, Json]:
@@ -22,7 +26,7 @@ def object_of(raw: bytes) -> dict[str, Json]:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return strict_object(raw)
-    if isinstance(value, dict) and raw.count(b'":') == _keys(value):
+    if isinstance(value, dict) and raw.count(b'":') == _keys(value) and not _SPACED_COLON.search(raw):
         return value
     return strict_object(raw)
 
@@ -35,8 +39,12 @@ def _keys(value: Json) -> int:
         if isinstance(item, dict):
             found += len(item)
             left += [inner for inner in item.values() if type(inner) in _HOLDERS]
+            if any(type(inner) is float and abs(inner) >= _WHOLE for inner in item.values()):
+                return -1
         elif isinstance(item, list):
             left += [inner for inner in item if type(inner) in _HOLDERS]
+            if item and any(type(inner) is float and abs(inner) >= _WHOLE for inner in item):
+                return -1
     return found
 
 

@@ -39,10 +39,13 @@ def _each(
         identity: Json = None
         try:
             line = object_of(raw)
-            identity = line.get("id")
+            told = line.get("id")
+            identity = told if isinstance(told, str | int) else None
             yield answer(line)
         except RefusedError as error:
             yield _refused(identity, error.refusal, number)
+        except RecursionError:
+            yield _refused(identity, Refusal(Reason.MALFORMED_INPUT, "the line is nested too deeply"), number)
 
 
 def _render(line: dict[str, Json], fmt: Format) -> dict[str, object]:

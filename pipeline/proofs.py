@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
+from pipeline.calls import require_same_calls
 from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
+from pipeline.formats.kimi_tokens import SECTION_BEGIN
 from pipeline.formats.parts import Format, Parts
-from pipeline.readings import Case, Reading, counted, readings, require_text_evidence, texts
+from pipeline.readings import Case, Reading, counted, end_trait, readings, require_text_evidence, shows_close, texts
 from pipeline.records import Delta, Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
 from pipeline.routes import TraitName
 
@@ -30,16 +33,33 @@ def by_engine_ids(case: Case) -> Proof:
     """The ids that the engine returned, if they are a completion and say what the answer's text says."""
     ids = case.completion.token_ids or ()
     spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
-    usage = case.completion.usage
-    if usage is not None and usage.completion_tokens is not None and case.fingerprint is None:
-        _require_count(len(ids), usage.completion_tokens)
+    _require_count(case, ids, Reason.IDS_CONTRADICT)
     return Proof(ids, spans, Evidence.ENGINE_IDS)
 
 
-def _require_count(emitted: int, counted_tokens: int) -> None:
-    if emitted != counted_tokens:
-        message = f"{emitted} ids were returned and {counted_tokens} counted"
-        raise RefusedError(Reason.IDS_CONTRADICT, message, field="usage.completion_tokens")
+def _require_count(case: Case, ids: Ids, contradiction: Reason) -> None:
+    """As many ids as were counted, by what is known of the route's counts: not its end token, or of its own text."""
+    usage, known = case.completion.usage, case.fingerprint
+    if usage is None or usage.completion_tokens is None:
+        return
+    native = known is None or known.proven(TraitName.COUNT_NATIVE) is True
+    if native and usage.completion_tokens not in _possible_counts(case, ids):
+        message = f"{len(ids)} ids were returned and {usage.completion_tokens} counted"
+        raise RefusedError(contradiction, message, field="usage.completion_tokens")
+
+
+def _possible_counts(case: Case, ids: Ids) -> set[int]:
+    """Without a fingerprint the end token may be counted or not; with one its traits say what is counted."""
+    known = case.fingerprint
+    if known is None:
+        return {len(ids), len(ids) - case.ended}
+    in_section = any(token in case.fmt.tool_markers().values() for token in ids)
+    end = known.proven(TraitName.END_COUNTED_TOOLS if in_section else TraitName.END_COUNTED)
+    close = known.proven(TraitName.THINK_CLOSE_COUNTED)
+    ends = {bool(end)} if end is not None else {True, False}
+    closes = {bool(close)} if close is not None else {True, False}
+    closed = case.prompt.thinking and case.fmt.think_close_id in ids
+    return {len(ids) - (case.ended and not e) - (closed and not c) for e in ends for c in closes}
 
 
 def by_logprobs(case: Case) -> Proof:
@@ -48,7 +68,9 @@ def by_logprobs(case: Case) -> Proof:
     ids = tuple(_id_of_entry(case.fmt, entry, position) for position, entry in enumerate(entries))
     if case.ended and ids[-1:] != (case.fmt.end_id,):
         raise RefusedError(Reason.LOGPROBS_HOLE, "logprobs do not list the end token", field="logprobs")
-    return Proof(ids, _checked_layout(case, ids, Reason.LOGPROBS_CONTRADICT), Evidence.LOGPROBS)
+    spans = _checked_layout(case, ids, Reason.LOGPROBS_CONTRADICT)
+    _require_count(case, ids, Reason.LOGPROBS_CONTRADICT)
+    return Proof(ids, spans, Evidence.LOGPROBS)
 
 
 def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
@@ -71,30 +93,41 @@ def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, 
             f"finish_reason {case.completion.finish_reason}, but the end token is {'absent' if case.ended else 'there'}"
         )
         raise RefusedError(contradiction, message, field="finish_reason")
-    said = _said(case.fmt, ids, spans)
+    said = _said(case, ids, spans)
     for name, true, shown in zip(("reasoning", "content"), said, texts(case.completion), strict=True):
-        if not _agrees(case, name, true, shown):
+        if not _agrees(case, true, shown) and not (name == "content" and _is_cut_at_marker(case, true, shown)):
             raise RefusedError(contradiction, f"{name} is {shown[:60]!r}, the ids say {true[:60]!r}", field=name)
+    if case.completion.tool_calls:
+        require_same_calls(case, ids, spans, contradiction)
     return spans
 
 
-def _said(fmt: Format, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
-    """Reasoning, and content with its section, as text; bytes that are no UTF-8 (a cut character) as U+FFFD."""
+def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
+    """Reasoning and content as text; bytes that are no UTF-8 (a cut character) as U+FFFD.
 
-    def text(*kinds: SpanKind) -> str:
-        chosen = [token for span in spans if span.kind in kinds for token in ids[span.start : span.stop]]
-        return fmt.tokenizer.decode_bytes(chosen).decode("utf-8", errors="replace")
+    The content is what stands before the section where the calls came parsed, and all of it with markers where not.
+    """
+    section = next((span.start for span in spans if span.kind is SpanKind.TOOL_SECTION), len(ids))
+    shown = {SpanKind.CONTENT} if case.completion.tool_calls else {SpanKind.CONTENT, SpanKind.TOOL_SECTION}
+    before = [span for span in spans if span.start < section or not case.completion.tool_calls]
 
-    return text(SpanKind.REASONING), text(SpanKind.CONTENT, SpanKind.TOOL_SECTION)
+    def text(kinds: set[SpanKind], among: Sequence[Span]) -> str:
+        chosen = [token for span in among if span.kind in kinds for token in ids[span.start : span.stop]]
+        return case.fmt.tokenizer.decode_bytes(chosen).decode("utf-8", errors="replace")
+
+    return text({SpanKind.REASONING}, spans), text(shown, before)
 
 
-def _agrees(case: Case, name: str, true: str, shown: str) -> bool:
+def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
+    """A parser that reads text takes a marker that was written as text for the section's own."""
+    return bool(case.completion.tool_calls) and _agrees(case, true.split(SECTION_BEGIN, 1)[0], shown)
+
+
+def _agrees(case: Case, true: str, shown: str) -> bool:
     """Whether the text shown can be a view of the true text; the ids are never taken from the text shown.
 
-    Exact where the route keeps white space; else up to white space. Parsed calls leave the content before them.
+    Exact where the route keeps white space, else up to white space.
     """
-    if case.completion.tool_calls and name == "content":
-        true = true.split("<|tool_calls_section_begin|>", 1)[0]
     if not case.ended:
         true = true.rstrip("\ufffd")
         shown = shown.rstrip("\ufffd")
@@ -110,20 +143,22 @@ def by_deltas(case: Case) -> Proof | None:
     if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
         return None
     require_text_evidence(case)
-    if any(may_hide_bytes(case.fmt.tokenizer, text) for text in _last_deltas(case.completion.deltas)):
+    if any(may_hide_bytes(case.fmt.tokenizer, text) for text in _last_deltas(case, case.completion.deltas)):
         return None
     total = _completion_tokens(case)
     for parts, ids in _delta_layouts(case, case.completion.deltas):
         if counted(case, parts, len(ids)) == total:
+            _require_limit(case, parts, total)
             return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), Evidence.STREAM_DELTAS)
     return None
 
 
-def _last_deltas(deltas: Sequence[Delta]) -> Iterator[str]:
-    """The last delta of each field: what follows it is a control token, or nothing, and sends no held-back bytes."""
-    for name in ("reasoning", "content"):
-        texts_of_field = [delta.text for delta in deltas if delta.field == name]
-        yield from texts_of_field[-1:]
+def _last_deltas(case: Case, deltas: Sequence[Delta]) -> Iterator[str]:
+    """Each delta that a control token follows, or nothing: what it holds back is never sent."""
+    markers = case.fmt.tool_markers()
+    for delta, after in zip_longest(deltas, deltas[1:]):
+        if delta is not None and (after is None or after.field != delta.field or after.text in markers):
+            yield delta.text
 
 
 def _delta_layouts(case: Case, deltas: Sequence[Delta]) -> Iterator[tuple[Parts, Ids]]:
@@ -139,9 +174,9 @@ def _delta_layouts(case: Case, deltas: Sequence[Delta]) -> Iterator[tuple[Parts,
         yield Parts(None, think_closed=False, body=marked, ended=case.ended), (*body, *end)
         return
     close = case.fmt.think_close_id
-    if body:
+    if shows_close(case, bool(reasoning), bool(body)):
         yield Parts("", think_closed=True, body=marked, ended=case.ended), (*reasoning, close, *body, *end)
-    elif not case.ended:
+    elif not body and not case.ended:
         yield Parts("", think_closed=False, body=(), ended=False), reasoning
 
 
@@ -154,7 +189,6 @@ def by_counts(case: Case) -> Proof:
     if case.trait(TraitName.COUNT_NATIVE) is not True:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
     total = _completion_tokens(case)
-    _require_unambiguous_end(case, total)
     _require_whole_end(case)
     found = readings(case)
     closing = [reading for reading in found if reading.count == total]
@@ -165,10 +199,9 @@ def by_counts(case: Case) -> Proof:
         raise RefusedError(
             Reason.LEAKED_CONTROL, "the count closes only with tool markers as control tokens", field="content"
         )
-    if reading.unseen:
-        raise RefusedError(
-            Reason.AMBIGUOUS_LAYOUT, "nothing shows that the token after the reasoning is </think>", field="content"
-        )
+    if reading.unseen(case):
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "nothing shows where </think> was emitted", field="content")
+    _require_limit(case, reading.parts, total)
     _require_no_mixed_marker(case, reading, total)
     _require_boundaries(case, reading.assembled.ids, reading.assembled.spans)
     return Proof(reading.assembled.ids, reading.assembled.spans, Evidence.COUNTED)
@@ -181,16 +214,16 @@ def _completion_tokens(case: Case) -> int:
     return usage.completion_tokens
 
 
-def _require_unambiguous_end(case: Case, total: int) -> None:
-    """A stop at exactly max_tokens says nothing of the end token where the route does not count it."""
+def _require_limit(case: Case, parts: Parts, total: int) -> None:
+    """A cut is at max_tokens, nothing is past it, and a stop at just max_tokens leaves an uncounted end token open."""
     if case.max_tokens is None:
         return
-    if not case.ended and total != case.max_tokens:
-        message = f"cut by length at {total} tokens, the limit is {case.max_tokens}"
+    if total > case.max_tokens or (not case.ended and total != case.max_tokens):
+        message = f"{total} tokens, the limit is {case.max_tokens}, finish_reason {case.completion.finish_reason}"
         raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="finish_reason")
-    if case.ended and total >= case.max_tokens and case.trait(TraitName.END_COUNTED) is False:
+    if case.ended and total == case.max_tokens and case.trait(end_trait(parts)) is False:
         raise RefusedError(
-            Reason.AMBIGUOUS_LAYOUT, f"stopped at exactly the limit of {total} tokens", field="finish_reason"
+            Reason.AMBIGUOUS_LAYOUT, f"stopped at just the limit of {total} tokens", field="finish_reason"
         )
 
 

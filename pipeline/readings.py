@@ -6,6 +6,7 @@ between readings is the proof's work, and two that close are a Refusal.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from itertools import pairwise
 from pipeline.formats.parts import Assembled, Format, Parts
 from pipeline.records import Completion, Ids, Prompt, Reason, RefusedError
 from pipeline.routes import Fingerprint, TraitName
+from pipeline.tokenizers import TokenizerError
 
 _STOPPED = {None, "stop", "completed", "end_turn", "eos", "stop_sequence"}
 _CUT = {None, "length", "max_tokens", "max_output_tokens"}
@@ -41,8 +43,7 @@ class Case:
 class Reading:
     """One way to read an answer, and the `completion_tokens` that the route would give for it.
 
-    `leaked`: it takes markers for control tokens on a route not proven to send them. A reading in which nothing follows
-    `</think>` is `unseen`: a token that shows no text (half a character, a reserved id) has the same count.
+    `leaked`: it takes markers for control tokens on a route not proven to send them.
     """
 
     parts: Parts
@@ -50,10 +51,21 @@ class Reading:
     count: int
     leaked: bool = False
 
-    @property
-    def unseen(self) -> bool:
-        """Whether only the count says that the thinking was closed."""
-        return self.parts.think_closed and not self.parts.body
+    def unseen(self, case: Case) -> bool:
+        """Whether nothing but the count says where `</think>` stood, or that there was one."""
+        return self.parts.think_closed and not shows_close(case, bool(self.parts.reasoning), bool(self.parts.body))
+
+
+def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT001 — whether there is any of each
+    """Whether the fields show where the thinking was closed.
+
+    Text after it is needed; and without text before it, that the route is proven to show thinking that was never
+    closed as reasoning: some show it as content, or both sides of the tag as one.
+    """
+    if reasoning or not body:
+        return body
+    known = case.fingerprint
+    return known is not None and known.proven(TraitName.UNCLOSED) == "reasoning"
 
 
 def ended(completion: Completion) -> bool:
@@ -84,7 +96,10 @@ def prompt_prefix(case: Case) -> Ids:
     names = case.fingerprint.proven(TraitName.PROMPT_PREFIX) if case.fingerprint else []
     if not isinstance(names, list):
         raise RefusedError(Reason.ROUTE_UNPROVEN, f"{TraitName.PROMPT_PREFIX} is not proven")
-    return tuple(case.fmt.tokenizer.id_of(str(name)) for name in names)
+    try:
+        return tuple(case.fmt.tokenizer.id_of(str(name)) for name in names)
+    except TokenizerError as error:
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{TraitName.PROMPT_PREFIX}: {error}") from None
 
 
 def texts(completion: Completion) -> tuple[str, str]:
@@ -157,6 +172,10 @@ def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
     for name in (TraitName.TOOL_IDS, TraitName.TOOL_ARGUMENTS):
         if (value := case.trait(name)) != "verbatim":
             raise RefusedError(Reason.STRUCTURED_CALLS, f"{name} is {value} on this route", field="tool_calls")
+    if not case.ended:
+        raise RefusedError(
+            Reason.STRUCTURED_CALLS, "a parser holds back what a cut section ended with", field="tool_calls"
+        )
     if any(message.get("tool_calls") for message in case.prompt.messages):
         raise RefusedError(Reason.STRUCTURED_CALLS, "earlier calls may have renumbered the ids", field="tool_calls")
     begin, end, call, argument, stop = (case.fmt.tool_markers()[name] for name in _MARKER_ORDER)
@@ -164,6 +183,7 @@ def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
     body.append(begin)
     for one in case.completion.tool_calls:
         _require_matching_name(one.id, one.name)
+        _require_whole_arguments(one.arguments)
         body += [piece for piece in (call, one.id, argument, one.arguments, stop) if piece != ""]
     return (*body, end)
 
@@ -181,6 +201,18 @@ def _require_matching_name(identity: str, name: str) -> None:
     if re.fullmatch(r"functions\." + re.escape(name) + r":\d+", identity) is None:
         message = f"id {identity!r} is not functions.{name}:INDEX"
         raise RefusedError(Reason.STRUCTURED_CALLS, message, field="tool_calls")
+
+
+def _require_whole_arguments(text: str) -> None:
+    """Arguments that are no JSON object were cut: the finish reason `tool_calls` hides a cut on some routes."""
+    try:
+        whole = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise RefusedError(
+            Reason.FINISH_CONTRADICTS, f"arguments {text[-40:]!r} are no whole object", field="tool_calls"
+        )
 
 
 def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
@@ -205,7 +237,11 @@ def counted(case: Case, parts: Parts, emitted: int) -> int:
     if parts.think_closed and case.trait(TraitName.THINK_CLOSE_COUNTED) is False:
         hidden += 1
     if parts.ended:
-        in_section = any(isinstance(piece, int) for piece in parts.body)
-        name = TraitName.END_COUNTED_TOOLS if in_section else TraitName.END_COUNTED
-        hidden += case.trait(name) is False
+        hidden += case.trait(end_trait(parts)) is False
     return emitted - hidden
+
+
+def end_trait(parts: Parts) -> TraitName:
+    """The trait that says whether this answer's end token is counted."""
+    in_section = any(isinstance(piece, int) for piece in parts.body)
+    return TraitName.END_COUNTED_TOOLS if in_section else TraitName.END_COUNTED

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from pipeline.formats.registry import FORMATS, ROOT, open_format
 from pipeline.offline import dumped, rebuilt, rendered
@@ -32,11 +33,21 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="DIR", help="directory with tiktoken.model, or hub:REPOSITORY@REVISION")
 
 
+class StdinError(Exception):
+    """There is nothing to read from."""
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise StdinError("stdin is closed. Give the lines with `< FILE`.")
+    return sys.stdin.buffer
+
+
 def run_reconstruct(args: argparse.Namespace) -> int:
     """Answers every line of stdin."""
     fmt = open_format(args.format, args.tokenizer)
     known = read_fingerprints(args.fingerprint) if args.fingerprint else committed_fingerprints(ROOT)
-    sys.stdout.buffer.writelines(dumped(rebuilt(sys.stdin.buffer, fmt, known)))
+    sys.stdout.buffer.writelines(dumped(rebuilt(_stdin(), fmt, known)))
     sys.stdout.buffer.flush()
     return 0
 
@@ -44,6 +55,6 @@ def run_reconstruct(args: argparse.Namespace) -> int:
 def run_render(args: argparse.Namespace) -> int:
     """Renders every line of stdin."""
     fmt = open_format(args.format, args.tokenizer)
-    sys.stdout.buffer.writelines(dumped(rendered(sys.stdin.buffer, fmt)))
+    sys.stdout.buffer.writelines(dumped(rendered(_stdin(), fmt)))
     sys.stdout.buffer.flush()
     return 0

@@ -22,6 +22,7 @@ class TraitName(StrEnum):
     END_COUNTED = "end_token_counted"
     END_COUNTED_TOOLS = "end_token_counted_tools"
     THINK_CLOSE_COUNTED = "think_close_counted"
+    UNCLOSED = "unclosed_thinking"
     COUNT_NATIVE = "count_native"
     PROMPT_PREFIX = "prompt_prefix"
     SEAM = "seam_space"
@@ -36,6 +37,7 @@ MEANINGS: Mapping[TraitName, str] = {
     TraitName.END_COUNTED: "true|false: completion_tokens includes the end token of a text answer",
     TraitName.END_COUNTED_TOOLS: "true|false: the same where the answer holds a tool section",
     TraitName.THINK_CLOSE_COUNTED: "true|false: completion_tokens includes </think>",
+    TraitName.UNCLOSED: "reasoning|content: where thinking is shown that was never closed",
     TraitName.COUNT_NATIVE: "true|false: counts are of the sampled ids, not of the text encoded again",
     TraitName.PROMPT_PREFIX: "names of control tokens that stand before the rendered prompt, as a list",
     TraitName.SEAM: "kept|stripped|added: what happens to white space beside control tokens",
@@ -99,6 +101,26 @@ class Fingerprint:
         )
 
 
+_KINDS: Mapping[str, tuple[Json, ...]] = {
+    TraitName.SEAM: ("kept", "stripped", "added"),
+    TraitName.DELTAS: ("tokens", "batches", "rechunked", "none"),
+    TraitName.MARKERS: ("raw", "stripped", "parsed"),
+    TraitName.TOOL_IDS: ("verbatim", "prefix_cut", "invented"),
+    TraitName.TOOL_ARGUMENTS: ("verbatim", "reserialised"),
+    TraitName.UNCLOSED: ("reasoning", "content"),
+}
+_FLAGS = {TraitName.END_COUNTED, TraitName.END_COUNTED_TOOLS, TraitName.THINK_CLOSE_COUNTED, TraitName.COUNT_NATIVE}
+
+
+def _is_value(name: str, value: Json) -> bool:
+    """Whether a proven trait of this name can have this value; traits that nothing here reads may have any."""
+    if name in _FLAGS:
+        return isinstance(value, bool)
+    if name == TraitName.PROMPT_PREFIX:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return name not in _KINDS or value in _KINDS[name]
+
+
 def read_fingerprints(path: Path) -> list[Fingerprint]:
     """The fingerprints of a JSONL file: one trait a line, `provider, model, stream, trait, value, n, proven`."""
     try:
@@ -115,16 +137,20 @@ def _line(path: Path, number: int, line: str) -> tuple[tuple[str, str, bool], st
     try:
         entry = json.loads(line)
         key = (str(entry["provider"]), str(entry["model"]), entry["stream"] is True)
-        trait = Trait(entry["value"], int(entry["n"]), entry["proven"] is True)
-        return key, str(entry["trait"]), trait
+        name, trait = str(entry["trait"]), Trait(entry["value"], int(entry["n"]), entry["proven"] is True)
     except (ValueError, KeyError, TypeError) as error:
         raise FingerprintError(f"{path}, line {number}: not a trait ({error!r})") from None
+    if trait.proven and not _is_value(name, trait.value):
+        allowed = MEANINGS.get(TraitName(name), "")
+        raise FingerprintError(f"{path}, line {number}: {name} cannot be {trait.value!r} ({allowed})")
+    return key, name, trait
 
 
 def _grouped(lines: Iterable[tuple[tuple[str, str, bool], str, Trait]]) -> Iterator[Fingerprint]:
     routes: dict[tuple[str, str, bool], dict[str, Trait]] = {}
     for key, name, trait in lines:
-        routes.setdefault(key, {})[name] = trait
+        if routes.setdefault(key, {}).setdefault(name, trait) is not trait:
+            raise FingerprintError(f"{' '.join(map(str, key))}: {name} stands twice; one line a trait")
     for (provider, model, stream), traits in routes.items():
         yield Fingerprint(provider, model, stream, traits)
 

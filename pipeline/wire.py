@@ -9,6 +9,7 @@ SGLang return (`token_ids`, `prompt_token_ids`).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -44,6 +45,7 @@ def completion_of_body(body: Json) -> Completion:
     message = choice.get("message")
     if not isinstance(message, dict):
         raise _malformed(f"message is {_kind(message)}, not an object")
+    _refuse_unread(message)
     return Completion(
         reasoning=_reasoning(message),
         content=_text(message, "content"),
@@ -56,7 +58,7 @@ def completion_of_body(body: Json) -> Completion:
         generation_id=_text(body, "id"),
         logprobs=_logprobs(choice.get("logprobs")),
         prompt_ids=_ids(body.get("prompt_token_ids"), "prompt_token_ids"),
-        token_ids=_ids(choice.get("token_ids"), "token_ids"),
+        token_ids=_ids(choice.get("token_ids"), "token_ids") or None,
     )
 
 
@@ -92,7 +94,9 @@ def sse_data(raw: str) -> Iterator[str]:
             lines = []
         elif line.startswith("data:"):
             lines.append(line[5:].removeprefix(" "))
-    if lines:
+    if lines == ["[DONE]"] and raw.endswith("[DONE]"):
+        yield "[DONE]"  # whoever saved the stream left out its last, empty line
+    elif lines:
         raise RefusedError(Reason.STREAM_CUT, f"the last event has no blank line after it: {lines[0][:60]}")
 
 
@@ -154,15 +158,18 @@ class _Stream:
             raise RefusedError(Reason.STREAM_INCONSISTENT, f"a chunk is of choice {choice['index']}")
         if "message" in choice:
             raise RefusedError(Reason.STREAM_INCONSISTENT, "a chunk carries a whole message beside its deltas")
+        finished = "finish_reason" in self.once
         for key in ("finish_reason", "native_finish_reason"):
             self._set_once(key, _text(choice, key))
         self.token_ids.extend(_ids(choice.get("token_ids"), "token_ids") or ())
         self.logprobs.extend(_logprobs(choice.get("logprobs")) or ())
-        self._add_delta(_object(choice.get("delta") or {}, "delta"))
+        delta = _object(choice.get("delta") or {}, "delta")
+        _refuse_unread(delta)
+        self._add_delta(delta, finished=finished)
 
-    def _add_delta(self, delta: dict[str, Json]) -> None:
+    def _add_delta(self, delta: dict[str, Json], *, finished: bool) -> None:
         reasoning, content = _reasoning(delta), _text(delta, "content")
-        if "finish_reason" in self.once and (reasoning or content) and self.deltas:
+        if finished and (reasoning or content):
             self._refuse_late(reasoning or content or "")
         self._add_text("reasoning", self.reasoning, reasoning)
         self._add_text("content", self.content, content)
@@ -188,9 +195,10 @@ class _Stream:
             if value and known[key] not in ("", value):
                 raise RefusedError(Reason.STREAM_INCONSISTENT, f"call {index} has two {key}s: {known[key]}, {value}")
             known[key] = value or known[key]
-        if arguments := _text(function, "arguments"):
-            known["arguments"] += arguments
-            self.deltas.append(Delta("tool_calls", arguments))
+        arguments = _text(function, "arguments") or ""
+        known["arguments"] += arguments
+        # Also without text: where a call stands among the other fields is part of what was sent.
+        self.deltas.append(Delta("tool_calls", arguments))
 
     def completion(self) -> Completion:
         if not self.done or "finish_reason" not in self.once:
@@ -255,9 +263,28 @@ def _text(holder: JsonObject, key: str) -> str | None:
 def _reasoning(message: JsonObject) -> str | None:
     """`reasoning` (OpenRouter) or `reasoning_content` (vLLM, SGLang); both and different is refused."""
     first, second = _text(message, "reasoning"), _text(message, "reasoning_content")
-    if first and second and first != second:
-        raise RefusedError(Reason.STREAM_INCONSISTENT, "reasoning and reasoning_content differ", field="reasoning")
-    return first if first is not None else second
+    told = first or second or first if first is not None else second
+    others = [text for text in (first, second, _detailed(message)) if text]
+    if any(text != told for text in others):
+        raise RefusedError(Reason.STREAM_INCONSISTENT, "the reasoning came twice and differs", field="reasoning")
+    return told
+
+
+def _detailed(message: JsonObject) -> str | None:
+    """The text of `reasoning_details`, which repeats `reasoning`; None where it is of another kind or absent."""
+    details = message.get("reasoning_details")
+    if not isinstance(details, list) or not message.get("reasoning"):
+        return None
+    texts = [item.get("text") for item in details if isinstance(item, dict) and item.get("type") == "reasoning.text"]
+    return "".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _refuse_unread(message: JsonObject) -> None:
+    """Parts of an answer that stand in no field that is read here would be lost without a word."""
+    if message.get("refusal"):
+        raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {str(message['refusal'])[:120]}", field="refusal")
+    if message.get("function_call"):
+        raise RefusedError(Reason.CALLS_LOST, "a function_call of the old kind", field="function_call")
 
 
 def _tool_call(call: Json) -> ToolCall:
@@ -269,12 +296,24 @@ def _tool_call(call: Json) -> ToolCall:
 def _usage(value: Json) -> Usage | None:
     if not isinstance(value, dict):
         return None
-    cost = value.get("cost")
+    if not value:
+        return None
     return Usage(
         prompt_tokens=_count(value.get("prompt_tokens")),
         completion_tokens=_count(value.get("completion_tokens")),
-        cost=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        cost=_number(value.get("cost")),
     )
+
+
+def _number(value: Json) -> float | None:
+    """A finite number; None for anything else, a whole number too large for a float among it."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _count(value: Json) -> int | None:
@@ -303,9 +342,9 @@ def _logprobs(value: Json) -> tuple[TokenLogprob, ...] | None:
 
 
 def _token_logprob(entry: JsonObject) -> TokenLogprob:
-    raw, logprob = entry.get("bytes"), entry.get("logprob")
+    raw = entry.get("bytes")
     data: bytes | None = None
     if isinstance(raw, list):
         values = [byte for byte in raw if isinstance(byte, int) and 0 <= byte <= 255]  # noqa: PLR2004 — a byte
         data = bytes(values) if len(values) == len(raw) else None
-    return TokenLogprob(_text(entry, "token") or "", data, float(logprob) if isinstance(logprob, int | float) else None)
+    return TokenLogprob(_text(entry, "token") or "", data, _number(entry.get("logprob")))

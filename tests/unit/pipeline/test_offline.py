@@ -78,10 +78,12 @@ def test_nulls_stand_for_absent_tools_and_thinking() -> None:
         line(id=7),
         b'{"id": "r", "id": "s"}\n',
         b"[" * 100_000 + b"\n",
+        b'{"id":"x","prompt":{"messages":[{"role":"user"}]},"response":' + b"[" * 700 + b"]" * 700 + b"}\n",
+        b'{"id":' + b"[" * 700 + b"]" * 700 + b"}\n",
     ],
     ids=[
         "text", "list", "bytes", "no prompt", "no messages", "no role", "no response", "both", "sse number", "limit",
-        "unknown key", "id number", "key twice", "deep",
+        "unknown key", "id number", "key twice", "deep", "deep response", "deep id",
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_a_refused_line_among_the_others(raw: bytes) -> None:

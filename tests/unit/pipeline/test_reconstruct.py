@@ -134,7 +134,7 @@ def test_an_answer_that_contradicts_itself_is_refused(changes: dict[str, object]
     [
         (Asked(provider="Q"), Reason.WRONG_PROVIDER),
         (Asked(model="n"), Reason.WRONG_MODEL),
-        (Asked(max_tokens=len(WHOLE) - 3), None),
+        (Asked(max_tokens=len(WHOLE) - 3), Reason.FINISH_CONTRADICTS),
     ],
     ids=["provider", "model", "limit"],
 )
