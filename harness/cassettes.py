@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -23,7 +23,7 @@ from vcr.record_mode import RecordMode
 from vcr.request import Request
 
 from harness.cassette_file import Cassette, CassetteError, Interaction, read_cassette
-from harness.scrub import KEPT_REQUEST, KEPT_RESPONSE, scrub_body, scrub_headers, scrub_uri
+from harness.scrub import KEPT_REQUEST, KEPT_RESPONSE, key_forms, scrub_body, scrub_headers, scrub_uri, secrets_in
 from pipeline.engines.openrouter import is_loopback
 
 EMULATOR: Final = "emulator.invalid"
@@ -45,10 +45,11 @@ class Tape:
 def recording() -> Iterator[Tape]:
     """Let requests through and keep them with their answers. Streams reach the caller only when they have ended."""
     tape = Tape()
-    with _vcr(RecordMode.ALL, _Nowhere()).use_cassette("recording") as cassette:
+    keys: set[str] = set()
+    with _vcr(RecordMode.ALL, _Nowhere(), keys).use_cassette("recording") as cassette:
         yield tape
         pairs = zip(cassette.requests, cassette.responses, strict=True)
-        tape.interactions = tuple(_interaction(*pair) for pair in pairs)
+        tape.interactions = tuple(_keyless(_interaction(*pair), frozenset(keys)) for pair in pairs)
 
 
 @contextmanager
@@ -62,11 +63,19 @@ def replaying(path: Path) -> Iterator[Cassette]:
             raise CassetteError(f"{path}: {unplayed} were not asked for. Remove what is unused")
 
 
-def _vcr(mode: RecordMode, persister: object) -> vcr.VCR:
+def _vcr(mode: RecordMode, persister: object, keys: set[str] | None = None) -> vcr.VCR:
+    """`keys` takes the keys that requests carry, while their headers are there."""
+
+    def request_of(request: Request) -> Request:
+        forms = key_forms({name: _text(value) for name, value in request.headers.items()})
+        if keys is not None:
+            keys.update(forms)
+        return _scrubbed_request(request, forms)
+
     made = vcr.VCR(
         record_mode=mode,
         match_on=MATCH_ON,
-        before_record_request=_scrubbed_request,
+        before_record_request=request_of,
         before_record_response=_scrubbed_answer,
         decode_compressed_response=True,
         record_on_exception=False,
@@ -106,12 +115,24 @@ def same_body(mine: Request, recorded: Request) -> None:
         raise AssertionError("the bodies are the same JSON in other bytes")
 
 
-def _scrubbed_request(request: Request) -> Request:
+def _keyless(each: Interaction, keys: frozenset[str]) -> Interaction:
+    """The same without the keys that were in use, which have a shape of their own only with their prefix.
+
+    Raises CassetteError where one is spelled out over several pieces of an answer, for no mark can stand there.
+    """
+    body = scrub_body(each.body, answer=True, keys=keys)
+    if found := [what for what in secrets_in(body, keys=keys) if what.startswith("the key in use")]:
+        raise CassetteError(f"the answer of {each.uri} holds {found[0]}, and was not kept. Record another answer")
+    headers = scrub_headers(each.headers, KEPT_RESPONSE, keys)
+    return replace(each, uri=scrub_uri(each.uri, keys), headers=headers, body=body)
+
+
+def _scrubbed_request(request: Request, keys: frozenset[str]) -> Request:
     uri = urlsplit(request.uri)
     authority = EMULATOR if is_loopback(request.uri) else uri.netloc
-    scrubbed = scrub_uri(urlunsplit((uri.scheme, authority, uri.path, uri.query, "")))
+    scrubbed = scrub_uri(urlunsplit((uri.scheme, authority, uri.path, uri.query, "")), keys)
     headers = scrub_headers({name: [_text(value)] for name, value in request.headers.items()}, KEPT_REQUEST)
-    body = scrub_body(_bytes(request.body), answer=False)
+    body = scrub_body(_bytes(request.body), answer=False, keys=keys)
     return Request(request.method, scrubbed, body, {name: ", ".join(values) for name, values in headers.items()})
 
 

@@ -1,13 +1,18 @@
 """The boot of `python -m pipeline`: an isolated interpreter that sees the tree and what is installed, and no more.
 
-Refuses `-O`, and a `pipeline` loaded from elsewhere than the tree this file lies in. Until the interpreter is isolated
-nothing but `os` and `sys` is imported, so nothing on PYTHONPATH or in a forged bytecode cache gets a say.
+Refuses `-O`, and a `pipeline` loaded from elsewhere than the tree this file lies in. The root is on no search path: of
+all that lies there, only `pipeline` can be imported. Until the interpreter is isolated nothing but `os` and `sys` is
+imported, so nothing on PYTHONPATH or in a forged bytecode cache gets a say.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+TYPE_CHECKING = False  # what `typing` would give, which is not imported yet
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib is not imported yet
 CACHE_NAME = "drafter-gate-pycache-"
@@ -21,7 +26,7 @@ def main() -> int:
         return _refuse(what, "env -u PYTHONOPTIMIZE python -m pipeline …")
     if not (sys.flags.isolated and sys.flags.dont_write_bytecode and sys.pycache_prefix):
         return _start_over()
-    sys.path.insert(0, ROOT)
+    sys.meta_path.insert(0, _OwnFinder)
     if os.path.basename(sys.pycache_prefix).startswith(CACHE_NAME):  # noqa: PTH119 - as above
         _remove_at_exit(sys.pycache_prefix)
     import pipeline
@@ -32,6 +37,18 @@ def main() -> int:
     from pipeline.cli import main as command_line
 
     return command_line(sys.argv[1:])
+
+
+class _OwnFinder:
+    """Finds the package `pipeline` at the root, and nothing else there."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        if name != "pipeline":
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, [ROOT])
 
 
 def _start_over() -> int:

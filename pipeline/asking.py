@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pipeline.billing import OK, Bill, bill_of, error_text
+from pipeline.billing import Bill, Verdict, bill_of, error_text, verdict_of
 from pipeline.budget import Amount, Budget, BudgetError
 from pipeline.engines.openrouter import Answer, NoAnswerError
 from pipeline.ledger import Answered, Entry, Ledger, Request, State
@@ -23,17 +23,13 @@ from pipeline.scribe import Scribe
 
 T = TypeVar("T")
 
-TRANSIENT = frozenset({408, 409, 425, 429})
-SERVER_ERRORS = 500
-# These say that no request of this run can be answered: no key, no credit, no such model or endpoint.
-HOPELESS = frozenset({401, 402, 404})
 MOST_TRANSIENT_IN_A_ROW = 20
 # Kept free on the ledger's disk, beside what the answers in flight may need.
 SPARE_BYTES = 4 * 1024 * 1024
 # A streamed token is a chunk of JSON of this size at most, as recorded; a body is far less.
 BYTES_A_TOKEN = 1024
 
-TROUBLE, BUDGET_SPENT = 1, 4
+TROUBLE, UNUSABLE, BUDGET_SPENT = 1, 2, 4
 
 
 class StopError(Exception):
@@ -54,7 +50,10 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a question ended: `entry` has the answer if one is on disk. `sent` is False for one found in the ledger."""
+    """How a question ended: `entry` has the answer if one is on disk, and is `unknown` where money may be lost on it.
+
+    `sent` is False for one found in the ledger.
+    """
 
     entry: Entry
     sent: bool
@@ -77,8 +76,10 @@ class Desk:
     async def ask(self, request: Request, worst: Amount) -> Reply:
         """The answer to one request, from the ledger or from the provider. Raises StopError."""
         entry = await self._claim(request, worst)
-        if entry.state is not State.RESERVED:
-            return Reply(await self._settled(entry), sent=False)
+        while entry.state is not State.RESERVED:
+            if (reply := await self._found(entry)) is not None:
+                return reply
+            entry = await self._claim(request, worst)
         try:
             return await self._send(request, entry, worst)
         finally:
@@ -124,34 +125,53 @@ class Desk:
         except LedgerError as error:
             self._budget.settle(worst, worst)
             raise StopError(str(error)) from error
-        return await self._judged(_answered(entry, kept), worst)
+        return await self._judged(replace(entry, state=State.ANSWERED, answer=kept), kept, worst)
 
     async def _unanswered(self, entry: Entry, worst: Amount, error: NoAnswerError) -> Reply:
         if error.sent:
             self._budget.settle(worst, worst)
             await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, str(error))))
-            return Reply(Entry(entry.identity, entry.attempt, State.UNKNOWN, entry.worst_pico), sent=True)
+            return Reply(replace(entry, state=State.UNKNOWN, note=str(error)), sent=True)
         self._budget.settle(worst, Amount())
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
         raise StopError(str(error)) from error
 
-    async def _judged(self, entry: Entry, worst: Amount) -> Reply:
-        answer = entry.answer
-        bill = Bill() if answer is None else bill_of(answer.raw)
-        if answer is None or answer.status == OK or bill.cost_pico:
-            self._turned_away = 0
-            tokens = (bill.prompt_tokens or 0) + (bill.completion_tokens or 0)
-            known = bill.cost_pico is not None
-            self._budget.settle(worst, Amount(bill.cost_pico or 0, tokens, 1) if known else worst)
-            return Reply(await self._settled(entry), sent=True)
-        self._budget.settle(worst, Amount())
-        why = error_text(answer)
+    async def _found(self, entry: Entry) -> Reply | None:
+        """What the ledger has, by the rules of a fresh answer; None where it may be asked again now."""
+        if entry.state is not State.ANSWERED or entry.answer is None:
+            return Reply(entry, sent=False)
+        verdict, why = verdict_of(entry.answer), error_text(entry.answer)
+        if verdict is Verdict.KEPT:
+            return Reply(await self._settled(entry), sent=False)
+        if verdict is Verdict.DOUBT:
+            lost = await self._lost(entry, why)
+            return None if self._resend_unknown else Reply(lost, sent=False)
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
-        if answer.status in HOPELESS:
+        return Reply(entry, sent=False) if verdict is Verdict.REFUSED else None
+
+    async def _judged(self, entry: Entry, answer: Answered, worst: Amount) -> Reply:
+        verdict, why = verdict_of(answer), error_text(answer)
+        if verdict is Verdict.KEPT:
+            self._turned_away = 0
+            self._budget.settle(worst, _used(bill_of(answer.raw), worst))
+            return Reply(await self._settled(entry), sent=True)
+        if verdict is Verdict.DOUBT:
+            self._budget.settle(worst, worst)
+            lost = await self._lost(entry, why)
+            self._count_turned_away(why, again=True)
+            return Reply(lost, sent=True)
+        self._budget.settle(worst, Amount())
+        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
+        if verdict is Verdict.HOPELESS:
             raise StopError(f"the provider refuses this run, with status {why}. Nothing was billed for it")
-        again = answer.status in TRANSIENT or answer.status >= SERVER_ERRORS
+        again = verdict is Verdict.LATER
         self._count_turned_away(why, again=again)
         return Reply(entry, sent=True, again=again)
+
+    async def _lost(self, entry: Entry, why: str) -> Entry:
+        """The entry as unknown, its answer kept: it counts at its worst case and is sent again only if asked."""
+        await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, why)))
+        return replace(entry, state=State.UNKNOWN, note=why)
 
     def _count_turned_away(self, why: str, *, again: bool) -> None:
         self._turned_away = self._turned_away + 1 if again else 0
@@ -169,7 +189,7 @@ class Desk:
             return entry
         tokens = (bill.prompt_tokens, bill.completion_tokens)
         await self._written(self._scribe.do(lambda ledger: ledger.settle(entry, cost, tokens)))
-        return Entry(entry.identity, entry.attempt, State.SETTLED, entry.worst_pico, cost, entry.answer)
+        return replace(entry, state=State.SETTLED, cost_pico=cost)
 
     async def _written(self, writing: Awaitable[T]) -> T:
         try:
@@ -197,5 +217,6 @@ def _headers(answer: Answer) -> dict[str, Json]:
     return {"content_type": answer.content_type, "complete": answer.complete, "retry_after": answer.retry_after}
 
 
-def _answered(entry: Entry, answer: Answered) -> Entry:
-    return Entry(entry.identity, entry.attempt, State.ANSWERED, entry.worst_pico, None, answer)
+def _used(bill: Bill, worst: Amount) -> Amount:
+    tokens = (bill.prompt_tokens or 0) + (bill.completion_tokens or 0)
+    return worst if bill.cost_pico is None else Amount(bill.cost_pico, tokens, 1)

@@ -1,7 +1,8 @@
-"""What an answer cost and counted, read off its raw bytes however it ended.
+"""What an answer cost and counted, read off its raw bytes however it ended, and what that makes of its request.
 
 Guarantees: the cost is the decimal that was sent, and it is found even where the answer itself is an error or was cut
-after its usage. Reads both forms: a JSON body, and a stream with its usage in any chunk.
+after its usage. Reads both forms: a JSON body, and a stream with its usage in any chunk. An error counts as free only
+where nothing can have been generated for it; no bytes, whatever they hold, make anything here raise.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import TypeAlias
 
 from pipeline.ledger import Answered
@@ -21,6 +23,10 @@ OK = 200
 # No answer costs this much: a figure above it is junk and would spoil every sum it enters.
 MOST_COST_PICO = 10_000 * PICO_PER_USD
 MOST_TOKENS = 2**40
+BAD_REQUEST, TIMED_OUT, CLIENT_CLOSED, SERVER_ERROR, UNAVAILABLE = 400, 408, 499, 500, 503
+LATER = frozenset({409, 425, 429, UNAVAILABLE})
+# These say that no request of this run can be answered: no key, no credit, no such model or endpoint.
+HOPELESS = frozenset({401, 402, 404})
 Exact: TypeAlias = "bool | int | Decimal | str | list[Exact] | dict[str, Exact] | None"
 
 
@@ -31,6 +37,39 @@ class Bill:
     cost_pico: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+
+
+class Verdict(StrEnum):
+    """What an answer makes of its request.
+
+    `kept`: an answer, billed at its cost or, where none came, at its worst case. `refused`, `later`, `hopeless`: turned
+    away free of charge, for good, for now, or with every request of this run. `doubt`: an error that may be billed.
+    """
+
+    KEPT = "kept"
+    REFUSED = "refused"
+    LATER = "later"
+    HOPELESS = "hopeless"
+    DOUBT = "doubt"
+
+
+def verdict_of(answer: Answered) -> Verdict:
+    """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
+
+    A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
+    without output, and whether there was output is not known here. 503 says that no provider was found, and 4xx that
+    the request was turned away; with a count of output tokens even these are in doubt.
+    """
+    bill, status = bill_of(answer.raw), answer.status
+    if status == OK or bill.cost_pico:
+        return Verdict.KEPT
+    turned_away = status == UNAVAILABLE or BAD_REQUEST <= status < SERVER_ERROR
+    turned_away = turned_away and status not in {TIMED_OUT, CLIENT_CLOSED} and not bill.completion_tokens
+    if not turned_away and bill.cost_pico is None:
+        return Verdict.DOUBT
+    if status in HOPELESS:
+        return Verdict.HOPELESS
+    return Verdict.LATER if status in LATER or status == TIMED_OUT or status >= SERVER_ERROR else Verdict.REFUSED
 
 
 def bill_of(raw: bytes) -> Bill:
@@ -67,7 +106,9 @@ def error_text(answer: Answered) -> str:
         error = value.get("error")
         message = error.get("message") if isinstance(error, dict) else error
         if isinstance(message, str):
-            return f"{answer.status}: {message[:200]}"
+            # Half a surrogate pair is JSON, and what no ledger and no terminal takes.
+            readable = message[:200].encode("utf-8", "replace").decode("utf-8")
+            return f"{answer.status}: {readable}"
     return f"{answer.status}: {len(answer.raw)} bytes without an error message"
 
 
@@ -75,8 +116,8 @@ def _objects(raw: bytes) -> Iterator[dict[str, Exact]]:
     for text in _texts(raw):
         try:
             value: Exact = json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError):
-            continue
+        except (ValueError, RecursionError, ArithmeticError):
+            continue  # the last: an exponent that no Decimal has
         if isinstance(value, dict):
             yield value
 

@@ -29,13 +29,17 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """One limit of one scope (`run`, `day`): None leaves a measure free. `used` is what was used before this run."""
+    """One limit of one scope (`run`, `day`): None leaves a measure free. `used` is what was used before this run.
+
+    `mend` is what the user may do once it is reached.
+    """
 
     scope: str
     pico: int | None = None
     tokens: int | None = None
     requests: int | None = None
     used: Amount = Amount()
+    mend: str = "raise the cap to go on"
 
     def excess(self, held: Amount) -> str | None:
         """The measure that `held` on top of `used` would exceed, in words, or None if it fits."""
@@ -70,9 +74,9 @@ class Budget:
         """Hold the worst case of one request. Raises BudgetError, holding nothing, if any cap would be exceeded."""
         with self._lock:
             wanted = self._held + worst
-            excess = next((words for cap in self._caps if (words := cap.excess(wanted))), None)
+            excess = next((f"{words}: {cap.mend}" for cap in self._caps if (words := cap.excess(wanted))), None)
             if excess:
-                message = f"the next request could bring the spend to {excess}: raise the cap to go on"
+                message = f"the next request could bring the spend to {excess}"
                 raise BudgetError(message, in_flight=self._reserved != Amount())
             self._held = wanted
             self._reserved += worst

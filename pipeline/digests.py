@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from importlib.machinery import all_suffixes
 from pathlib import Path
 
 SUBJECTS = (
@@ -22,8 +23,11 @@ FORBIDDEN = (
     *("sitecustomize.py", "usercustomize.py"),
 )
 """Files at the root that pytest or Python would read, and that no digest covers."""
-IMPORTABLE = (".py", ".pyc", ".so", ".pyd")
-OWN_PACKAGES = frozenset({"pipeline", "harness", "tests"})
+IMPORTABLE = tuple(sorted({*all_suffixes(), ".py", ".pyw", ".pyc", ".so", ".pyd"}, key=len, reverse=True))
+"""What an import takes, on this platform or another; the longest first, so that a module's name is what is left."""
+HASHED = frozenset(name.rstrip("/") for name in SUBJECTS)
+ENVIRONMENT = "pyvenv.cfg"
+PROGRAMS = frozenset({"bin", "Scripts"})
 
 
 class DigestError(Exception):
@@ -72,11 +76,44 @@ def file_sha256(path: Path) -> str:
 
 def unhashed_code(root: Path) -> tuple[str, ...]:
     """Names at the root that Python or pytest would load though no digest covers them, in order."""
-    entries = {entry.name: entry for entry in os.scandir(root)}
-    named = {name for name in FORBIDDEN if name in entries}
-    modules = {name for name in entries if name.endswith(IMPORTABLE) and name not in SUBJECTS}
-    packages = {name for name in entries if name not in OWN_PACKAGES and (root / name / "__init__.py").exists()}
-    return tuple(sorted(named | modules | packages))
+    entries = [entry for entry in os.scandir(root) if entry.name not in HASHED]
+    named = {entry.name for entry in entries if entry.name in FORBIDDEN or entry.name.endswith(IMPORTABLE)}
+    packages = {entry.name for entry in entries if entry.is_dir() and _holds_modules(Path(entry.path))}
+    return tuple(sorted(named | packages))
+
+
+def _holds_modules(folder: Path) -> bool:
+    """Whether an import can reach code in a root's folder: as a package, or as a namespace, which needs no __init__."""
+    if any(_module(entry.name) == "__init__" for entry in _entries(folder)):
+        return True
+    return folder.name.isidentifier() and _reaches_module(folder, set())
+
+
+def _reaches_module(folder: Path, seen: set[str]) -> bool:
+    """The same below: a module, or folders with names that an import can spell. Links are followed, once each."""
+    if (real := os.path.realpath(folder)) in seen:
+        return False
+    seen.add(real)
+    entries = {entry.name: entry for entry in _entries(folder)}
+    if any(_module(name).isidentifier() and not entry.is_dir() for name, entry in entries.items()):
+        return True
+    # The programs of a virtual environment are scripts, some with a module's suffix; nothing imports them.
+    passed = PROGRAMS if ENVIRONMENT in entries else frozenset[str]()
+    below = (Path(entry.path) for name, entry in entries.items() if entry.is_dir() and name not in passed)
+    return any(path.name.isidentifier() and _reaches_module(path, seen) for path in below)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder; nothing where it cannot be listed, for then an import finds nothing there either."""
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
+
+
+def _module(name: str) -> str:
+    """The name by which an import would take this file; empty for what no import takes."""
+    return next((name.removesuffix(suffix) for suffix in IMPORTABLE if name.endswith(suffix)), "")
 
 
 def _subject(root: Path, name: str) -> str:

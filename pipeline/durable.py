@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def aside(path: Path) -> Path:
+    """Where a file is written before it takes its place; a kill may leave this."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Let `write` fill a file beside `path`, then put it in its place. Raises OSError, leaving nothing behind."""
-    aside = path.with_name(f".{path.name}.tmp")
+    part = aside(path)
     try:
-        with aside.open("wb") as file:
+        with part.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        part.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

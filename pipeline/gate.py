@@ -8,6 +8,7 @@ It verifies and never signs; the key lies in `harness`.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,7 +42,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done. `features` are those of its prompts; `budget_usd` the most it may spend."""
+    """What is to be done. `features` are those of its prompts; `budget_usd` the most it may spend, in all its sessions.
+
+    `spent_pico` is what its earlier sessions spent of that budget.
+    """
 
     kind: Kind
     route: Route | None = None
@@ -49,6 +53,7 @@ class Job:
     tokenizer_sha256: str | None = None
     features: frozenset[str] = frozenset()
     budget_usd: Decimal | float = 0.0
+    spent_pico: int = 0
 
     @property
     def is_free(self) -> bool:
@@ -188,7 +193,8 @@ def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection
 def unhashed_objections(root: Path) -> Iterator[Objection]:
     """Code or test settings at the root that would be loaded though no digest covers them."""
     for name in digests.unhashed_code(root):
-        yield Objection(f"{name} lies at the root, where it would be loaded and no digest covers it", f"rm -r {name}")
+        mend = f"mv {shlex.quote(name)} .." if (root / name).is_dir() else f"rm {shlex.quote(name)}"
+        yield Objection(f"{name} lies at the root, where it can be loaded and no digest covers it", mend)
 
 
 def _moved(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Objection]:
@@ -236,21 +242,27 @@ def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[
 
 
 def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:
-    if not (math.isfinite(job.budget_usd) and job.budget_usd >= 0 and spent_today_pico >= 0):
+    spent = min(spent_today_pico, job.spent_pico)
+    if not (math.isfinite(job.budget_usd) and job.budget_usd >= 0 and spent >= 0):
         yield Objection(f"a budget of {job.budget_usd} USD is no amount", "python -m pipeline generate --budget-usd 1")
         return
     if job.is_free or standing.attested is None:
         return
-    caps = {"a probe": PROBE_PICO_A_DAY} if job.kind is Kind.PROBE else {}
-    if standing.attested.scope is Scope.DEV:
-        caps["a developer's attestation"] = DEV_PICO_A_DAY
-    for who, cap in caps.items():
-        wanted = pico(job.budget_usd)
+    wanted = max(0, pico(job.budget_usd) - job.spent_pico)
+    for who, cap in day_caps(job.kind, standing.attested.scope).items():
         if spent_today_pico + wanted > cap:
-            spent, left = usd_text(spent_today_pico), max(0, cap - spent_today_pico)
-            what = f"{who} unlocks ${usd_text(cap)} a UTC day in all: ${spent} is spent, ${usd_text(wanted)} asked"
-            lower = f"python -m pipeline {job.kind} … --budget-usd {usd_text(left)}"
+            left, asked = max(0, cap - spent_today_pico), f"{usd_text(wanted)}{' more' * bool(job.spent_pico)} asked"
+            what = f"{who} unlocks ${usd_text(cap)} a UTC day in all: ${usd_text(spent_today_pico)} is spent, ${asked}"
+            lower = f"python -m pipeline {job.kind} … --budget-usd {usd_text(left + job.spent_pico)}"
             yield Objection(what, f"{lower}, or use the attestation that CI signed")
+
+
+def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
+    """What may be spent in a UTC day, in pico-dollars, by whom it holds for; the run holds itself to them too."""
+    caps = {"a probe": PROBE_PICO_A_DAY} if kind is Kind.PROBE else {}
+    if scope is Scope.DEV:
+        caps["a developer's attestation"] = DEV_PICO_A_DAY
+    return caps
 
 
 CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...] = (_groups, _coverage, _live, _money)

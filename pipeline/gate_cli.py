@@ -83,7 +83,7 @@ def _spent() -> tuple[int, list[Objection]]:
     try:
         return spent_today(ledger_path(), "openrouter"), []
     except LedgerError as error:
-        return 0, [Objection(f"what was spent today is not known: {error}", "export DRAFTER_GATE_STATE=DIR")]
+        return 0, [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
 
 
 def _attestation(attested: Attested, standing: gate.Standing, now: datetime) -> dict[str, Json]:

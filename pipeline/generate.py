@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline import manifest as manifests
-from pipeline.asking import TROUBLE, StopError
+from pipeline.asking import TROUBLE, UNUSABLE, StopError
 from pipeline.ending import INTERRUPTED, end
 from pipeline.gate import Permit
 from pipeline.ledger_file import LedgerError
-from pipeline.manifest import ManifestError
-from pipeline.outcomes import Fate, Outcome, Row
+from pipeline.manifest import FolderHeldError, ManifestError
+from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan
 from pipeline.prompts import RefusedLine
 from pipeline.reconstruct import reconstruct
-from pipeline.records import Completion, Prompt, Refusal, RefusedError
+from pipeline.records import Completion, Prompt, Refusal, TokenRow
 from pipeline.run import Progress, Run, begin
 from pipeline.shards import Quarantined, ShardError
 from pipeline.state import ROOT, ledger_path
@@ -45,6 +45,8 @@ async def run_generation(
     async with AsyncExitStack() as stack:
         try:
             run = await begin(stack, permit, plan, progress, root, ledger or ledger_path())
+        except FolderHeldError as error:
+            raise StopError(str(error), UNUSABLE) from error
         except (LedgerError, ManifestError, ShardError) as error:
             raise StopError(str(error)) from error
         except OSError as error:
@@ -148,15 +150,16 @@ def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
     if isinstance(line, RefusedLine):
         _refuse(run, Quarantined(line.id, line.refusal, {"file": line.file, "line": line.line}))
         return None
-    try:
-        row = Row(line, run.plan.fmt.render(line))
-        refusal = run.engine.refusal(row)
-    except RefusedError as error:
-        refusal = error.refusal
-    if refusal is None:
-        return row
-    _refuse(run, Quarantined(line.id, refusal, dataset=line.dataset))
+    found = guarded(lambda: _askable(run, line))
+    if isinstance(found, Row):
+        return found
+    _refuse(run, Quarantined(line.id, found, dataset=line.dataset))
     return None
+
+
+def _askable(run: Run, prompt: Prompt) -> Row | Refusal:
+    row = Row(prompt, run.plan.fmt.render(prompt))
+    return run.engine.refusal(row) or row
 
 
 def _take(run: Run, outcome: Outcome) -> None:
@@ -176,8 +179,7 @@ def _take(run: Run, outcome: Outcome) -> None:
 
 def _prove(run: Run, outcome: Outcome, completion: Completion) -> None:
     prompt = outcome.row.prompt
-    fingerprint = run.fingerprint if run.fingerprint and run.fingerprint.is_of(completion) else None
-    row = reconstruct(prompt, completion, run.plan.fmt, fingerprint, run.engine.asked)
+    row = guarded(lambda: _proven(run, prompt, completion))
     if isinstance(row, Refusal):
         ids = completion.token_ids if outcome.request is None else None
         refused = Quarantined(prompt.id, row, request=outcome.request, dataset=prompt.dataset, token_ids=ids)
@@ -186,6 +188,11 @@ def _prove(run: Run, outcome: Outcome, completion: Completion) -> None:
     run.folder.accept(row, prompt.dataset)
     run.tally.accepted += 1
     _keep_manifest(run)
+
+
+def _proven(run: Run, prompt: Prompt, completion: Completion) -> TokenRow | Refusal:
+    fingerprint = run.fingerprint if run.fingerprint and run.fingerprint.is_of(completion) else None
+    return reconstruct(prompt, completion, run.plan.fmt, fingerprint, run.engine.asked)
 
 
 def _refuse(run: Run, refused: Quarantined) -> None:

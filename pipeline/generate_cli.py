@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from pipeline.audit import features_of_all
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate import SHUT, GateShutError, Job, Kind, Permit, require
-from pipeline.ledger import spent_today
+from pipeline.ledger import spent_by, spent_today
+from pipeline.manifest import run_of
 from pipeline.money import pico
 from pipeline.plan import Plan
 from pipeline.records import Prompt, Route, Sampling, ToolMode
@@ -100,7 +101,10 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 
 def job_of(plan: Plan) -> Job:
-    """What the gate is asked: this route, format and tokenizer, the features of these prompts, this budget."""
+    """What the gate is asked: this route, format and tokenizer, the features of these prompts, this budget.
+
+    Raises LedgerError.
+    """
     prompts = (line for line in plan.lines() if isinstance(line, Prompt))
     return Job(
         kind=Kind.GENERATE,
@@ -109,7 +113,14 @@ def job_of(plan: Plan) -> Job:
         tokenizer_sha256=plan.fmt.tokenizer.sha256,
         features=frozenset(str(feature) for feature in features_of_all(prompts, plan.tool_mode)),
         budget_usd=Decimal(plan.budget_pico).scaleb(-12),
+        spent_pico=_spent_before(plan),
     )
+
+
+def _spent_before(plan: Plan) -> int:
+    """What earlier sessions of the run in this folder spent of its budget."""
+    run = run_of(plan.out)
+    return 0 if run is None else spent_by(ledger_path(), run)
 
 
 def _run(permit: Permit, plan: Plan, args: argparse.Namespace) -> int:

@@ -16,12 +16,12 @@ from pipeline.budget import Amount
 from pipeline.engines.catalog import CatalogError, Endpoint, fetch_endpoint
 from pipeline.engines.openrouter import NoAnswerError, OpenRouter, encode_body
 from pipeline.engines.request import request_body
-from pipeline.ledger import Request, identity
+from pipeline.ledger import Request, State, identity
 from pipeline.money import pico
-from pipeline.outcomes import Fate, Outcome, Row
+from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan, row_seed
 from pipeline.reconstruct import Asked
-from pipeline.records import Completion, Prompt, Reason, Refusal, RefusedError
+from pipeline.records import Prompt, Reason, Refusal
 
 
 class HostedEngine:
@@ -57,20 +57,17 @@ class HostedEngine:
         self._desk.close()
 
     async def _ask(self, row: Row) -> Outcome:
-        try:
-            request, worst = self._request(row)
-        except RefusedError as error:
-            return Outcome(row, Fate.ANSWERED, error.refusal, sent=False)
+        made = guarded(lambda: self._request(row))
+        if isinstance(made, Refusal):
+            return Outcome(row, Fate.ANSWERED, made, sent=False)
+        request, worst = made
         reply = await self._desk.ask(request, worst)
         if reply.again:
             return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
-        if reply.entry.answer is None:
+        raw = reply.entry.answer
+        if raw is None or reply.entry.state is State.UNKNOWN:
             return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent)
-        answer: Completion | Refusal
-        try:
-            answer = completion_of(reply.entry.answer, stream=self._plan.route.stream)
-        except RefusedError as error:
-            answer = error.refusal
+        answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
         return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent)
 
     def _request(self, row: Row) -> tuple[Request, Amount]:

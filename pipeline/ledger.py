@@ -25,7 +25,7 @@ SPENT = "CASE state WHEN 'settled' THEN cost_pico WHEN 'failed_free' THEN 0 ELSE
 
 
 class State(StrEnum):
-    """Where a request stands. `unknown`: it was sent, perhaps, and no answer is on disk."""
+    """Where a request stands. `unknown`: it may have been billed, and no answer came, or an error that may cost."""
 
     RESERVED = "reserved"
     ANSWERED = "answered"
@@ -130,13 +130,13 @@ class Ledger:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def find(self, identity: str) -> Entry | None:
-        """The latest attempt at this request, with its answer where there is one."""
+    def find(self, identity: str, attempt: int | None = None) -> Entry | None:
+        """The latest attempt at this request, or the one asked for, with its answer where there is one."""
         row = self._db.execute(
             "SELECT identity, attempt, state, worst_pico, cost_pico, note, status, raw, headers, generation_id"
             " FROM requests LEFT JOIN answers USING (identity, attempt)"
-            " WHERE identity = ? ORDER BY attempt DESC LIMIT 1",
-            (identity,),
+            " WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
+            (identity, attempt),
         ).fetchone()
         return None if row is None else _entry(row)
 
@@ -175,12 +175,16 @@ class Ledger:
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'failed_free', cost_pico = 0, note = ?", (why,))
 
     def lose(self, entry: Entry, why: str) -> None:
-        """The request was sent and no answer came: it may have been billed."""
-        self._move(entry, (State.RESERVED,), "state = 'unknown', note = ?", (why,))
+        """The request was sent and no answer came, or one in doubt: it may have been billed."""
+        self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'unknown', note = ?", (why,))
 
     def spent(self, *, api: str | None = None, day: str | None = None, run: str | None = None) -> int:
         """Pico-dollars, with every unsettled request at its worst case."""
         return _spent(self._db, api=api, day=day, run=run)
+
+    def spent_today(self, api: str) -> int:
+        """The same of this UTC day through one API. Under the lock no other run can add to it."""
+        return self.spent(api=api, day=self._now()[:10])
 
     def tally(self, run: str) -> dict[State, tuple[int, int]]:
         """Requests and pico-dollars of one run by state."""
@@ -220,6 +224,12 @@ def spent_today(path: Path, api: str, *, clock: Callable[[], datetime] = lambda:
     """
     with reading(path) as db:
         return 0 if db is None else _spent(db, api=api, day=clock().date().isoformat())
+
+
+def spent_by(path: Path, run: str) -> int:
+    """Pico-dollars of one run, unsettled requests at their worst case; 0 without a ledger. Raises LedgerError."""
+    with reading(path) as db:
+        return 0 if db is None else _spent(db, run=run)
 
 
 def listing(path: Path) -> list[Spend]:

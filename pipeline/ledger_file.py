@@ -6,13 +6,13 @@ unexplained.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
+
+from pipeline.locks import HeldError, lock_file
 
 SCHEMA_VERSION = 1
 # Bodies and answers lie apart from the rows that change state, so that settling does not rewrite them.
@@ -67,21 +67,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 def locked(path: Path) -> TextIO:
     """The lock that says that one run writes here; it falls when closed or at exit. Raises LedgerError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("a+")
-    except OSError as error:
-        raise LedgerError(f"{path}: {error.strerror or error}. Choose another place: DRAFTER_GATE_STATE=DIR") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
+        return lock_file(path.with_name(path.name + ".lock"))
+    except HeldError as error:
         raise LedgerError(
-            f"{path} is in use by another run (process {holder}): wait for it, or set DRAFTER_GATE_STATE=DIR"
+            f"{path} is in use by another run (process {error.holder}). Wait for it to end, then run the same again"
         ) from error
-    _sign(lock)
-    return lock
+    except OSError as error:
+        raise LedgerError(f"{path}: {error.strerror or error}. Mend that and run the same command again") from error
 
 
 @contextmanager
@@ -100,16 +92,6 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def _sign(lock: TextIO) -> None:
-    try:
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-    except OSError:
-        # A full disk must not hide behind the lock's courtesy note; the ledger itself will report it.
-        return
-
-
 def _explained(path: Path, error: sqlite3.Error) -> str:
     primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
@@ -117,5 +99,5 @@ def _explained(path: Path, error: sqlite3.Error) -> str:
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return f"{path} is locked by another program ({error}). Close it and run the same command again"
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
-        return f"{path} is no readable ledger ({error}). Move it away to start a new one; it may hold paid answers"
+        return f"{path} is no readable ledger ({error}). Put a good copy back, or move it away and with it paid answers"
     return f"{path}: {error}. The ledger was left as it was"

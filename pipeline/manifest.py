@@ -1,7 +1,8 @@
 """The manifest of a run: what was asked of whom under which proof, and what came of it; `manifest.json`.
 
-Guarantees: a folder is continued only under the settings it was begun with, and only if the shards named are the
-bytes on disk. Every session is listed with the tree it ran from; a tree that changed while it ran is said so.
+Guarantees: one run at a time writes to a folder; it is continued only under the settings it was begun with, and only if
+the shards named are the bytes on disk. Every session is listed with the tree it ran from; a tree that changed while it
+ran is said so.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
-from pipeline.durable import write_whole
+from pipeline.durable import aside, write_whole
 from pipeline.ledger import canonical
+from pipeline.locks import HeldError, lock_file
 from pipeline.records import Json, JsonObject
 from pipeline.shards import QUARANTINE, Shard
 
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 VERSION = 1
 
 
 class ManifestError(Exception):
     """The folder was begun otherwise, or is not what its manifest says."""
+
+
+class FolderHeldError(ManifestError):
+    """Another run writes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,33 @@ def begin(folder: Path, settings: JsonObject) -> Manifest:
     """The manifest of `folder`, or a new one. Raises ManifestError where it was begun with other settings, OSError."""
     path = folder / MANIFEST
     if not path.exists():
-        if folder.is_dir() and (left := sorted(item.name for item in folder.iterdir())):
+        # The first manifest is written before anything else, so these two are all that a kill can leave without it.
+        ours = {LOCK, aside(path).name}
+        if folder.is_dir() and (left := sorted({item.name for item in folder.iterdir()} - ours)):
             raise ManifestError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
         return Manifest(uuid.uuid4().hex, settings)
     old = _read(path)
     if different := _differences(old.settings, settings):
         raise ManifestError(f"{folder} was begun with {different}. Give the same settings, or another --out DIR")
     return old
+
+
+def run_of(folder: Path) -> str | None:
+    """The run that `folder` belongs to; None where none was begun, or where `begin` will say what is wrong."""
+    try:
+        return _read(folder / MANIFEST).run
+    except (ManifestError, OSError):
+        return None
+
+
+def hold(folder: Path) -> TextIO:
+    """The lock on a folder that is written to, made where it is new. Raises FolderHeldError, OSError."""
+    try:
+        return lock_file(folder / LOCK)
+    except HeldError as error:
+        raise FolderHeldError(
+            f"{folder} is being written by another run (process {error.holder}): wait for it, or give another --out DIR"
+        ) from error
 
 
 def check_shards(manifest: Manifest, found: Sequence[Shard], folder: Path) -> None:

@@ -6,7 +6,7 @@ Guarantees: no binary float takes part in a sum; what does not fit twelve decima
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal
 
 PICO_PER_USD = 10**12
 # SQLite keeps 64-bit integers; nine million dollars is far above any budget here.
@@ -21,7 +21,7 @@ def pico(usd: Decimal | float | str) -> int:
     try:
         amount = Decimal(repr(usd)) if isinstance(usd, float) else Decimal(usd)
         whole = int((amount * PICO_PER_USD).to_integral_value(rounding=ROUND_CEILING))
-    except (InvalidOperation, ValueError, OverflowError) as error:
+    except (ArithmeticError, ValueError) as error:
         raise ValueError(f"{usd!r} is no amount in USD: give a number such as 0.50") from error
     if not 0 <= whole <= MOST_PICO:
         raise ValueError(f"{usd!r} USD is outside 0 to {MOST_PICO // PICO_PER_USD}")

@@ -1,18 +1,23 @@
-"""A row on its way: the prompt with its ids, and what asking came to."""
+"""A row on its way: the prompt with its ids, and what asking came to.
+
+Guarantees: whatever one row's text or answer makes the program stumble over refuses that row, and stops no run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pipeline.reconstruct import Asked
-from pipeline.records import Completion, Ids, Prompt, Refusal
+from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
+
+T = TypeVar("T")
 
 
 class Fate(StrEnum):
-    """`unknown`: sent, and no answer is on disk. `again`: turned away for now, free of charge."""
+    """`unknown`: sent, perhaps billed, and no answer to show for it. `again`: turned away for now, free of charge."""
 
     ANSWERED = "answered"
     UNKNOWN = "unknown"
@@ -36,6 +41,20 @@ class Outcome:
     answer: Completion | Refusal | None = None
     request: str | None = None
     sent: bool = True
+
+
+def guarded(make: Callable[[], T]) -> T | Refusal:
+    """What `make` gives, or why the row is refused. An error that nobody foresaw would else stop every resume at it."""
+    try:
+        return make()
+    except RefusedError as error:
+        return error.refusal
+    except MemoryError:
+        raise
+    except RecursionError:
+        return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program")
+    except Exception as error:  # noqa: BLE001 - as said above; the raw answer lies in the ledger, for a program that can
+        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {str(error)[:200]}")
 
 
 class Engine(Protocol):

@@ -55,7 +55,7 @@ def prompt_of(line: JsonObject) -> Prompt:
         messages=tuple(_messages(line)),
         tools=tuple(_objects(_optional(line, "tools", default=[]), "tools")),
         thinking=thinking,
-        dataset=_text(_optional(line, "dataset", default=""), "dataset"),
+        dataset=_encodable(_text(_optional(line, "dataset", default=""), "dataset"), "dataset"),
     )
 
 
@@ -112,11 +112,15 @@ def _id(line: JsonObject) -> str:
     row_id = _text(line.get("id"), "id")
     if not row_id:
         _malformed("id must not be empty", "id")
+    return _encodable(row_id, "id")
+
+
+def _encodable(text: str, name: str) -> str:
     try:
-        row_id.encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError:
-        _malformed("id holds half a surrogate pair and has no UTF-8", "id")
-    return row_id
+        _malformed(f"{name} holds half a surrogate pair and has no UTF-8", name)
+    return text
 
 
 def _messages(line: JsonObject) -> list[JsonObject]:

@@ -106,7 +106,7 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
 def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
     command = shlex.join(["python", "-m", "pipeline", *again])
     if summary.code == BUDGET_SPENT:
-        yield f"Next, to go on with a larger --budget-usd (what was spent before counts): {command}"
+        yield f"Next, to go on once that cap allows more (what was spent before counts): {command}"
     elif summary.rows["unknown"]:
         yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
     elif summary.rows["left"]:

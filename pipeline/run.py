@@ -1,7 +1,7 @@
 """A run that is on: its parts, and how they are opened before anything is asked.
 
-Guarantees: the ledger is this run's alone; spilled answers are read in first; the folder is the one that these settings
-began, and a run's budget counts what its earlier sessions spent.
+Guarantees: the ledger and the folder are this run's alone; spilled answers are read in first; the folder is the one
+that these settings began, and a run's budget counts what its earlier sessions spent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 from pipeline import manifest as manifests
 from pipeline.asking import Desk, StopError
 from pipeline.budget import Amount, Budget, Cap
-from pipeline.gate import Permit
+from pipeline.gate import Permit, day_caps
 from pipeline.hosted import HostedEngine, find_endpoint
 from pipeline.inprocess import PROVIDER, InProcessEngine
 from pipeline.ledger import Ledger
@@ -76,15 +76,17 @@ async def begin(
     stack.callback(ledger.close)
     read_spill(ledger)
     if plan.route.api == "local":
-        return await _begin_local(permit, plan, progress, scope, ledger)
+        return await _begin_local(stack, permit, plan, progress, scope, ledger)
     return await _begin_hosted(stack, permit, plan, progress, scope, ledger, root)
 
 
-async def _begin_local(permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger) -> Run:
+async def _begin_local(
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger
+) -> Run:
     if plan.weights is None:
         raise StopError("the local route needs a model: give its folder with --weights DIR")
     engine = await asyncio.to_thread(InProcessEngine, plan, plan.weights)
-    manifest, folder = _open(permit, plan, scope, None, PROVIDER)
+    manifest, folder = _open(stack, permit, plan, scope, None, PROVIDER)
     return Run(plan, permit, folder, manifest, ledger, Budget(), engine, None, progress, Tally(_lines(plan, scope)))
 
 
@@ -101,8 +103,8 @@ async def _begin_hosted(
     endpoint = await find_endpoint(client, plan)
     fingerprint = _fingerprint(plan, endpoint.provider_name, root)
     require_fingerprint(plan, fingerprint)
-    manifest, folder = _open(permit, plan, scope, fingerprint, endpoint.provider_name)
-    budget = _budget(permit, plan, ledger, manifest.run)
+    manifest, folder = _open(stack, permit, plan, scope, fingerprint, endpoint.provider_name)
+    budget = budget_of(permit, plan, ledger, manifest.run)
     scribe = await stack.enter_async_context(_scribe(ledger))
     engine = HostedEngine(
         plan, endpoint, Desk(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
@@ -141,9 +143,11 @@ def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
 
 
 def _open(
-    permit: Permit, plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str
+    stack: AsyncExitStack, permit: Permit, plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str
 ) -> tuple[Manifest, ShardFolder]:
     wanted = settings(plan, scope, fingerprint, provider)
+    manifests.begin(plan.out, wanted)  # a folder that is not ours is left as it is, without a lock file
+    stack.callback(manifests.hold(plan.out).close)
     manifest = manifests.begin(plan.out, wanted)
     metadata = {"run": manifest.run, "format": plan.fmt.name, "tokenizer_sha256": plan.fmt.tokenizer.sha256}
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
@@ -154,12 +158,20 @@ def _open(
     return manifest, folder
 
 
-def _budget(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> Budget:
-    """The run's own cap, over all its sessions; never more than the permit's."""
+def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> Budget:
+    """The run's own cap, over all its sessions and never more than the permit's; for real money the day's caps too.
+
+    The gate looked at the day's spend before this run had the ledger's lock; here no other run can add to it.
+    """
     limit = min(plan.budget_pico, pico(permit.budget_usd))
     with ledger.transaction():
-        used = ledger.spent(run=run)
-    return Budget(Cap("run", pico=limit, used=Amount(pico=used)))
+        used, today = ledger.spent(run=run), ledger.spent_today(plan.route.api)
+    caps = [Cap("run", pico=limit, used=Amount(pico=used))]
+    if plan.route.api == "openrouter":
+        mend = "go on after midnight UTC, or with the attestation that CI signed"
+        most = day_caps(permit.job.kind, permit.scope).values()
+        caps += [Cap("UTC day", pico=cap, used=Amount(pico=today), mend=mend) for cap in most]
+    return Budget(*caps)
 
 
 def now_text() -> str:

@@ -96,20 +96,35 @@ def spill(ledger: Path, entry: Entry, answer: Answered) -> Path:
 
 
 def read_spill(ledger: Ledger) -> int:
-    """Bring spilled answers into the ledger and remove their files; how many there were. Raises LedgerError."""
+    """Bring spilled answers into the ledger and remove their files; how many there were. Raises LedgerError.
+
+    A file goes only once its answer is in the ledger: one whose request is not there is a paid answer all the same.
+    """
     paths = sorted(_spill_folder(ledger.path).glob("*.json"))
     for path in paths:
-        try:
-            kept = json.loads(path.read_text("ascii"))
-            raw = base64.b64decode(kept["raw"], validate=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
+        answer = _spilled(path)
+        identity, _, attempt = path.stem.rpartition("-")
         with ledger.transaction():
-            entry = ledger.find(path.stem.rpartition("-")[0])
-            if entry is not None and entry.state is State.UNKNOWN:
-                ledger.answer(entry, Answered(kept["status"], raw, kept["headers"], kept["generation_id"]))
+            entry = ledger.find(identity, int(attempt)) if attempt.isdecimal() else None
+            if entry is not None and entry.state is State.UNKNOWN and entry.answer is None:
+                ledger.answer(entry, answer)
+            elif entry is None or entry.answer != answer:
+                state = "does not have" if entry is None else f"has as {entry.state}, with another answer or none"
+                raise LedgerError(
+                    f"{path} holds a paid answer to a request that {ledger.path} {state}: put back the ledger it"
+                    " belongs to, or move the file away"
+                )
         path.unlink()
     return len(paths)
+
+
+def _spilled(path: Path) -> Answered:
+    try:
+        kept = json.loads(path.read_text("ascii"))
+        raw = base64.b64decode(kept["raw"], validate=True)
+        return Answered(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
 
 
 def _spill_folder(ledger: Path) -> Path:

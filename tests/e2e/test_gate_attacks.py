@@ -137,6 +137,38 @@ def test_a_file_at_the_root_that_no_digest_covers(copy: Copy, name: str) -> None
     assert 0 != copy.contract().returncode
 
 
+@pytest.mark.parametrize("name", ["orjson/__init__.pyc", "orjson.pyc"])
+def test_a_sourceless_package_at_the_root(copy: Copy, tmp_path: Path, name: str) -> None:
+    """It bears the name of what is installed, and is neither run nor overlooked."""
+    marker = tmp_path / "it ran"
+    code = compile(f"open({str(marker)!r}, 'w').close()", "orjson", "exec")
+    (copy.root / name).parent.mkdir(exist_ok=True)
+    (copy.root / name).write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+
+    said = refusal(copy)
+
+    assert f"{name.partition('/')[0]} lies at the root" in said
+    assert not marker.exists()
+
+
+def test_the_root_is_on_no_search_path(copy: Copy, tmp_path: Path) -> None:
+    """An optional import finds nothing there, whatever it is called; `pipeline` alone is found."""
+    (copy.root / "optional_extra.py").write_text("")
+    code = (
+        "import importlib.util, sys\n"
+        "spec = importlib.util.spec_from_file_location('boot', 'pipeline/__main__.py')\n"
+        "boot = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(boot)\n"
+        "sys.argv = ['pipeline', 'gate', 'status', '--json']\n"
+        "boot.main()\n"
+        "print([name for name in ('pipeline', 'optional_extra', 'harness') if importlib.util.find_spec(name)])\n"
+    )
+
+    done = copy.run("-I", "-B", "-X", f"pycache_prefix={tmp_path / 'cache'}", "-c", code)
+
+    assert done.stdout.endswith("['pipeline']\n"), done.stdout + done.stderr
+
+
 def test_a_symbolic_link_to_a_folder(copy: Copy, tmp_path: Path) -> None:
     (copy.root / "pipeline" / "engines").rename(tmp_path / "engines")
     (copy.root / "pipeline" / "engines").symlink_to(tmp_path / "engines")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.answers import Ask, Sampled
+from harness.emulator.errors import ApiError
+from harness.emulator.faults import Faults
 from harness.emulator.rehearsal import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
 from pipeline.formats.parts import Format
 from pipeline.money import pico
@@ -77,6 +80,33 @@ def test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk(world: Worl
     twice = [count for count in world.asked().values() if count > 1]
     assert len(twice) <= unknown
     assert [] == world.false_rows()
+
+
+def test_a_run_that_was_killed_over_its_first_manifest_begins_anew(world: World) -> None:
+    world.out.mkdir()
+    for name in (".manifest.json.tmp", ".lock"):
+        (world.out / name).write_text('{"manif')
+    with emulating(world, pool(world.fmt)) as live:
+        summary = live.run()
+
+    assert ("complete", ROWS) == (summary.outcome, summary.rows["accepted"])
+    assert not (world.out / ".manifest.json.tmp").exists()
+
+
+@pytest.mark.parametrize("status", [429, 401])
+def test_an_answer_that_a_killed_run_did_not_live_to_judge_is_judged_by_the_next(status: int, world: World) -> None:
+    """Turned away, free of charge: it is asked again, and counts for nothing."""
+    told = Faults(before=lambda _: ApiError(status, "later"))
+    with emulating(world, pool(world.fmt), told) as live:
+        first = live.run(live.plan(limit=1))
+    with sqlite3.connect(world.ledger) as db:
+        assert 1 == db.execute("UPDATE requests SET state = 'answered', cost_pico = NULL").rowcount
+    with emulating(world, pool(world.fmt)) as live:
+        second = live.run()
+
+    assert 0 == first.rows["accepted"]
+    assert (0, ROWS, 0) == (second.code, second.rows["accepted"], second.cost["unsettled_requests"])
+    assert [] == world.quarantine()
 
 
 def test_a_full_disk_stops_the_run_in_a_sentence_and_no_paid_answer_is_lost(world: World) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,10 @@ from harness.emulator.request import ChatRequest
 from pipeline.asking import StopError
 from pipeline.formats.parts import Format
 from pipeline.ledger import Ledger
+from pipeline.manifest import hold
 from pipeline.money import pico
-from pipeline.records import Route, Sampling
+from pipeline.reconstruct import reconstruct
+from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
 from pipeline.run import require_fingerprint
 
 
@@ -69,7 +72,7 @@ def test_an_emulator_that_dies_in_the_middle_stops_the_run_and_a_new_one_goes_on
     assert ("complete", ROWS) == (second.outcome, second.rows["accepted"])
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 def test_what_is_turned_away_for_now_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
     refused: list[int] = []
 
@@ -84,6 +87,27 @@ def test_what_is_turned_away_for_now_is_free_and_asked_by_the_next_run(status: i
     assert (1, "incomplete", 10) == (first.code, first.outcome, first.rows["to_ask_again"])
     assert (0, "complete", ROWS) == (second.code, second.outcome, second.rows["accepted"])
     assert dict.fromkeys(sample_ids(), 1) == world.asked()
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 504, 524])
+def test_what_may_have_been_billed_counts_at_its_worst_and_is_asked_again_only_if_told_to(
+    status: int, world: World
+) -> None:
+    refused: list[int] = []
+
+    def sometimes(_: ChatRequest) -> ApiError | None:
+        refused.append(status)
+        return ApiError(status, "lost on the way") if len(refused) % 10 == 1 and len(refused) < ROWS else None
+
+    with emulating(world, pool(world.fmt), Faults(before=sometimes)) as live:
+        first = live.run()
+        second = live.run()
+        third = live.run(live.plan(resend_unknown=True))
+
+    assert (1, 4, 4) == (first.code, first.rows["unknown"], first.cost["unsettled_requests"])
+    assert (1, 0, 4) == (second.code, second.rows["asked"], second.rows["unknown"])
+    assert (0, "complete", 4, ROWS) == (third.code, third.outcome, third.rows["asked"], third.rows["accepted"])
+    assert pico(str(third.cost["unsettled_worst_usd"])) == pico(str(first.cost["unsettled_worst_usd"])) > 0
 
 
 @pytest.mark.parametrize("status, word", [(401, "refuses this run"), (402, "refuses"), (503, "20 requests in a row")])
@@ -165,3 +189,66 @@ def test_junk_in_usage_settles_nothing_and_stops_nothing(world: World) -> None:
         summary = live.run()
 
     assert ("complete", ROWS, ROWS) == (summary.outcome, summary.rows["accepted"], summary.cost["unsettled_requests"])
+
+
+def test_a_folder_that_another_run_writes_is_refused_in_a_sentence_with_exit_2(world: World) -> None:
+    """Under another state folder, so that it is not the ledger that says it."""
+    with emulating(world, pool(world.fmt)) as live:
+        with hold(world.out), pytest.raises(StopError, match="is being written by another run") as caught:
+            live.run()
+        after = live.run()
+
+    assert 2 == caught.value.code
+    assert ("complete", ROWS) == (after.outcome, after.rows["accepted"])
+
+
+def test_a_foreign_folder_is_left_as_it_is(world: World) -> None:
+    world.out.mkdir()
+    (world.out / "notes.txt").write_text("mine")
+    with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match=r"holds notes\.txt but no manifest"):
+        live.run()
+
+    assert ["notes.txt"] == [path.name for path in world.out.iterdir()]
+
+
+def test_an_answer_that_the_program_stumbles_over_is_one_refused_row_and_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumbling(prompt: Prompt, *rest: Any) -> TokenRow | Refusal:  # noqa: ANN401 - handed on as it came
+        if prompt.id == "row-3":
+            raise ZeroDivisionError("halves of nothing")
+        return reconstruct(prompt, *rest)
+
+    monkeypatch.setattr("pipeline.generate.reconstruct", stumbling)
+    with emulating(world, pool(world.fmt)) as live:
+        first = live.run()
+        second = live.run()
+    (line,) = world.quarantine()
+    ledger = Ledger(world.ledger)
+    with ledger.transaction():
+        entry = ledger.find(str(line["request"]))
+    ledger.close()
+
+    assert ("row-3", "malformed_input", "ZeroDivisionError: halves of nothing") == (
+        *(line["id"], line["reason"], line["detail"]),
+    )
+    assert (0, ROWS - 1, 0) == (first.code, first.rows["accepted"], second.rows["asked"])
+    assert entry is not None
+    assert entry.answer is not None
+    assert b"data: [DONE]" in entry.answer.raw
+
+
+@pytest.mark.parametrize("mode", [ToolMode.RAW, ToolMode.STRUCTURED])
+@pytest.mark.parametrize("depth", [200, 400, 20_000])
+def test_a_prompt_nested_too_deeply_is_one_refused_row(mode: ToolMode, depth: int, world: World) -> None:
+    schema = '{"type":"object","properties":{"a":' * depth + '{"type":"string"}' + "}}" * depth
+    tool = '{"type":"function","function":{"name":"f","description":"d","parameters":' + schema + "}}"
+    deep = '{"id":"deep","messages":[{"role":"user","content":"hi"}],"tools":[' + tool + "]}"
+    world.write_prompts(prompt_line(1), deep, prompt_line(2))
+    with emulating(world, pool(world.fmt)) as live:
+        summary = live.run(live.plan(tool_mode=mode))
+
+    (line,) = world.quarantine()
+    assert (depth < 20_000, "malformed_input") == (line["id"] == "deep", line["reason"])
+    assert "nested too deeply" in str(line["detail"])
+    assert (0, 2, 2) == (summary.code, summary.rows["asked"], summary.rows["accepted"])

@@ -29,12 +29,15 @@ from harness.cassette_file import (
     save_cassette,
 )
 from harness.cassettes import EMULATOR_URL, recording, replaying
-from harness.scrub import MARK
+from harness.secret_rules import MARK
 from pipeline.state import ROOT
 
 pytest_plugins = ["pytester"]
 
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
+IN_PIECES = b"".join(
+    b'data: {"choices":[{"delta":{"content":"' + piece + b'"}}]}\n\n' for piece in (b"sk-or-v1-", KEY[9:].encode())
+)
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 
 PROVENANCE = Provenance(
@@ -165,6 +168,11 @@ def test_provenance_stands_first() -> None:
         ((replace(INTERACTION, body=f'{{"b":"{KEY}"}}'.encode()),), "answer body of 0 holds a secret .OpenRouter key"),
         ((replace(INTERACTION, request_body=b'{"user_id":"x"}'),), "request body of 0 holds a secret"),
         ((replace(INTERACTION, headers={"x": ["Bearer abcdefgh12345678"]}),), "answer headers of 0 holds a secret"),
+        (
+            (replace(INTERACTION, body=b'{"a":"{\\"password\\":\\"x\\"}"}'),),
+            r'answer body of 0 holds a secret .the field "password"',
+        ),
+        ((replace(INTERACTION, body=IN_PIECES),), "answer body of 0 holds a secret .OpenRouter key, in pieces"),
         ((replace(INTERACTION, uri="http://e.invalid/?q=hf%5FabcdefABCDEF0123456789"),), "address of 0 holds a secret"),
     ],
 )
@@ -243,6 +251,27 @@ def test_what_is_recorded_is_replayed_at_a_fixed_address(tmp_path: Path) -> None
     hidden = ("sk-or", "user_2", "127.0.0.1", "cookie", "gzip", "stainless")
     assert [] == [secret for secret in hidden if secret in text]
     assert [] == list(leaks(read_cassette(tmp_path / "c.yaml")))
+
+
+def test_the_key_in_use_is_taken_out_also_without_its_prefix() -> None:
+    tail = KEY.removeprefix("sk-or-v1-")
+    body = f'{{"a":"no credit on {tail}","b":"{KEY}"}}'.encode()
+    with server(body=body, x_generation_id=tail) as url, recording() as tape:
+        post(url, f'{{"q":"{tail}"}}'.encode())
+    (each,) = tape.interactions
+
+    assert f'{{"a":"no credit on {MARK}","b":"{MARK}"}}'.encode() == each.body
+    assert (f'{{"q":"{MARK}"}}'.encode(), [MARK]) == (each.request_body, each.headers["x-generation-id"])
+
+
+def test_an_answer_that_spells_the_key_in_use_in_pieces_is_not_kept() -> None:
+    tail = KEY.removeprefix("sk-or-v1-")
+    pieces = (tail[:30], tail[30:])
+    body = "".join(f'data: {{"choices":[{{"delta":{{"content":"{piece}"}}}}]}}\n\n' for piece in pieces).encode()
+    with server(body=body) as url, pytest.raises(CassetteError, match="the key in use, in pieces"), recording() as tape:
+        post(url)
+
+    assert () == tape.interactions
 
 
 def test_the_same_json_in_other_bytes_is_another_request(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.billing import Bill, bill_of, completion_of, error_text
+from pipeline.billing import Bill, Verdict, bill_of, completion_of, error_text, verdict_of
 from pipeline.ledger import Answered
 from pipeline.records import Reason, RefusedError
 
@@ -43,6 +43,9 @@ def test_the_cost_is_found_in_every_form(raw: bytes) -> None:
         b'{"usage":{"cost":"0.1"}}',
         b'{"usage":{"cost":-1}}',
         b'{"usage":{"cost":1e300,"prompt_tokens":-1,"completion_tokens":1e3}}',
+        b'{"usage":{"cost":1e999999}}',
+        b'{"usage":{"cost":1e9999999999999999999}}',
+        b'data: {"usage":{"cost":1e9999999999999999999}}\n\n',
         b'{"usage":{"cost":20000,"prompt_tokens":99999999999999999999}}',
         DELTA,
         OWN_CHUNK[:-20],
@@ -78,3 +81,40 @@ def test_an_answer_that_is_no_completion_is_refused(raw: bytes, complete: bool, 
         completion_of(Answered(200, raw, {"complete": complete}), stream=stream)
 
     assert reason == caught.value.refusal.reason
+
+
+def test_half_a_surrogate_pair_in_an_error_is_readable_text() -> None:
+    assert error_text(Answered(400, b'{"error":{"message":"\\ud83d no"}}')) == "400: ? no"
+
+
+def error(status: int, more: bytes = b"") -> Answered:
+    return Answered(status, b'{"error":{"code":1,"message":"no"}' + more + b"}")
+
+
+@pytest.mark.parametrize(
+    "status, verdict",
+    [
+        (200, Verdict.KEPT),
+        *((status, Verdict.REFUSED) for status in (400, 403, 413, 422)),
+        *((status, Verdict.HOPELESS) for status in (401, 402, 404)),
+        *((status, Verdict.LATER) for status in (409, 425, 429, 503)),
+        *((status, Verdict.DOUBT) for status in (202, 307, 408, 499, 500, 502, 504, 524, 529)),
+    ],
+)
+def test_an_error_is_free_only_where_nothing_can_have_been_generated(status: int, verdict: Verdict) -> None:
+    assert verdict == verdict_of(error(status))
+
+
+@pytest.mark.parametrize(
+    "status, usage, verdict",
+    [
+        (502, b'"cost":0', Verdict.LATER),
+        (408, b'"cost":0.0', Verdict.LATER),
+        (429, b'"cost":0.001', Verdict.KEPT),
+        (429, b'"completion_tokens":3', Verdict.DOUBT),
+        (400, b'"completion_tokens":3', Verdict.DOUBT),
+        (429, b'"completion_tokens":0', Verdict.LATER),
+    ],
+)
+def test_a_usage_beside_an_error_says_what_it_cost(status: int, usage: bytes, verdict: Verdict) -> None:
+    assert verdict == verdict_of(error(status, b',"usage":{' + usage + b"}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -109,18 +110,47 @@ def test_one_changed_byte_changes_the_digest_of_its_subject_alone(tmp_path: Path
     assert (name if "/" not in name else f"{name.partition('/')[0]}/",) == changed(before, tree_digests(root))
 
 
-@pytest.mark.parametrize("name", [*FORBIDDEN, "json.py", "openai.so", "tiktoken/__init__.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *FORBIDDEN,
+        *("json.py", "openai.so", f"orjson{EXTENSION_SUFFIXES[0]}", "orjson.pyc", "noxfile.pyc"),
+        *(
+            "tiktoken/__init__.py",
+            "orjson/__init__.pyc",
+            f"orjson/__init__{EXTENSION_SUFFIXES[0]}",
+            "orjson/__init__.so",
+        ),
+        *("google/auth.py", "google/cloud/storage.pyc", "google/cloud/storage/api.so", "in-name/__init__.py"),
+    ],
+)
 def test_code_at_the_root_that_no_digest_covers_is_found(tmp_path: Path, name: str) -> None:
     root = small_tree(tmp_path).root
-    (root / name).parent.mkdir(exist_ok=True)
+    (root / name).parent.mkdir(exist_ok=True, parents=True)
     (root / name).write_text("")
 
     assert (name.partition("/")[0],) == unhashed_code(root)
 
 
+def test_a_linked_package_at_the_root_is_found_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    root = small_tree(tmp_path).root
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "deep" / "module.py").write_text("")
+    (root / "orjson").symlink_to(tmp_path / "elsewhere")
+    (root / "runs").mkdir()
+    (root / "runs" / "again").symlink_to(root / "runs")
+
+    assert ("orjson",) == unhashed_code(root)
+
+
 def test_a_clean_root_has_no_unhashed_code(tmp_path: Path) -> None:
     root = small_tree(tmp_path).root
     (root / "runs" / "demo").mkdir(parents=True)
-    (root / "README.md").write_text("")
+    for name in ("README.md", "runs/demo/shard-00000.parquet", ".venv/lib/a.py", "old/__pycache__/a.cpython-311.pyc"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    for name in ("venv/pyvenv.cfg", "venv/bin/activate_this.py", "venv/lib/python3.11/site-packages/a.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
 
     assert () == unhashed_code(root)

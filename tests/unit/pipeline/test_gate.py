@@ -197,6 +197,31 @@ def test_one_pico_dollar_more_is_refused_with_what_is_left(tree: Tree) -> None:
     assert "--budget-usd 0.299999999999" in objection.mend
 
 
+def test_a_resumed_run_is_asked_only_for_what_it_may_still_spend(tree: Tree) -> None:
+    live(tree)
+    resumed = tree.job(route=PAID, budget_usd=0.8, spent_pico=pico("0.5"))
+
+    assert tree.decide(resumed, spent_today_pico=pico("0.7")).allowed
+    (objection,) = tree.decide(resumed, spent_today_pico=pico("0.75")).objections
+
+    assert "$0.7500 is spent, $0.3000 more asked" in objection.what
+    assert "--budget-usd 0.7500" in objection.mend
+
+
+def test_a_run_that_spent_more_than_its_budget_asks_for_nothing(tree: Tree) -> None:
+    live(tree)
+    over = tree.job(route=PAID, budget_usd=0.2, spent_pico=pico("0.5"))
+
+    assert tree.decide(over, spent_today_pico=pico(1)).allowed
+    assert not tree.decide(over, spent_today_pico=pico(1) + 1).allowed
+
+
+def test_what_a_run_spent_cannot_be_less_than_nothing(tree: Tree) -> None:
+    live(tree)
+
+    assert not tree.decide(tree.job(route=PAID, budget_usd=0.5, spent_pico=-1)).allowed
+
+
 def test_ci_unlocks_more_than_a_dollar(tree: Tree) -> None:
     live(tree, scope=Scope.CI)
 

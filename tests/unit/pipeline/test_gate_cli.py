@@ -79,3 +79,4 @@ def test_a_ledger_that_cannot_be_read_shuts_paid_jobs(tree: Tree) -> None:
 
     assert "generate openrouter/PROVIDER" == paid["job"]
     assert "what was spent today is not known" in str(paid["objections"])
+    assert "DRAFTER_GATE_STATE" not in str(paid["objections"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import resource
@@ -11,7 +10,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,11 +24,11 @@ from pipeline.ledger import (
     canonical,
     identity,
     listing,
+    spent_by,
     spent_today,
 )
 from pipeline.ledger_file import LedgerError
 from pipeline.records import Route
-from pipeline.scribe import Scribe, read_spill, spill
 
 PAID = Route("openrouter", "moonshotai/kimi-k2.5", "siliconflow", stream=True)
 EMULATED = Route("emulator", "drafter-gate/tiny-kimi", "siliconflow")
@@ -284,79 +282,31 @@ def test_a_full_disk_is_said_in_a_sentence_and_leaves_the_ledger_whole(ledger: L
         assert (ANSWER, 112) == (ledger.find("b").answer, ledger.spent(api="openrouter"))  # type: ignore[union-attr]
 
 
-def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
-    commits: list[str] = []
-    ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+def test_an_answer_in_doubt_is_unknown_at_its_worst_with_its_bytes(ledger: Ledger) -> None:
+    entry = claimed(ledger, request("a"))
+    with ledger.transaction():
+        ledger.answer(entry, ANSWER)
+    with ledger.transaction():
+        ledger.lose(entry, "502: lost")
 
-    async def claim_many() -> list[Entry]:
-        scribe = Scribe(ledger)
-        wanted = [request(str(number)) for number in range(100)]
-        entries = await asyncio.gather(
-            *(scribe.do(partial(Ledger.claim, request=each, hold=nothing)) for each in wanted)
-        )
-        await scribe.close()
-        return entries
-
-    entries = asyncio.run(claim_many())
-
-    assert 100 == len({entry.identity for entry in entries})
-    assert len(commits) < 20
+    assert Entry("a", 1, State.UNKNOWN, 100, None, ANSWER, "502: lost") == claimed(ledger, request("a"))
+    assert (2, State.RESERVED) == (claimed(ledger, request("a"), resend=True).attempt, State.RESERVED)
+    assert 200 == ledger.spent(api="openrouter")
 
 
-def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger: Ledger) -> None:
-    async def mixed() -> list[object]:
-        scribe = Scribe(ledger)
-        ghost = Entry("ghost", 1, State.RESERVED, 1)
-        jobs = [
-            scribe.do(lambda led: led.claim(request("a"), nothing)),
-            scribe.do(lambda led: led.settle(ghost, 1)),
-            scribe.do(lambda led: led.claim(request("b"), nothing)),
-        ]
-        results: list[object] = list(await asyncio.gather(*jobs, return_exceptions=True))
-        await scribe.close()
-        return results
+def test_what_one_run_spent_is_read_beside_it(ledger: Ledger) -> None:
+    paid(ledger, request("a"), 12)
+    paid(ledger, request("b", run="run-2"), 30)
+    claimed(ledger, request("c", worst=1000))
 
-    first, ghost, last = asyncio.run(mixed())
-
-    assert isinstance(first, Entry)
-    assert isinstance(ghost, LedgerError)
-    assert isinstance(last, Entry)
+    assert [1012, 30, 0] == [spent_by(ledger.path, run) for run in ("run-1", "run-2", "run-3")]
+    with ledger.transaction():
+        assert 1042 == ledger.spent_today("openrouter")
 
 
-def test_an_answer_that_meets_a_full_disk_is_spilled_and_read_in_by_the_next_run(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    big = replace(ANSWER, raw=b"y" * 300_000)
+def test_nobody_is_told_to_take_another_ledger(ledger: Ledger) -> None:
+    """Under another state folder the day's spend would be nothing."""
+    with pytest.raises(LedgerError) as caught:
+        Ledger(ledger.path)
 
-    async def answer_on_a_full_disk(ledger: Ledger, entry: Entry) -> None:
-        scribe = Scribe(ledger)
-        ledger._db.execute("PRAGMA max_page_count = 20")  # what sqlite says then is what a full disk says
-        try:
-            await scribe.keep(entry, big)
-        finally:
-            await scribe.close()
-
-    first = Ledger(path)
-    entry = claimed(first, request("a"))
-    with pytest.raises(LedgerError, match="disk is full"):
-        asyncio.run(answer_on_a_full_disk(first, entry))
-    first.close()
-
-    second = Ledger(path)
-    count = read_spill(second)
-    again = claimed(second, request("a"))
-    second.close()
-
-    assert (1, State.ANSWERED, big) == (count, again.state, again.answer)
-    assert [] == list(path.with_name("ledger.sqlite.spill").iterdir())
-
-
-def test_a_spilled_answer_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger.sqlite")
-    path = spill(ledger.path, claimed(ledger, request("a")), ANSWER)
-    path.write_text("{")
-
-    with pytest.raises(LedgerError, match="holds a paid answer"):
-        read_spill(ledger)
-    ledger.close()
-
-    assert path.exists()
+    assert "DRAFTER_GATE_STATE" not in str(caught.value)

@@ -47,6 +47,7 @@ def test_what_is_left_out_or_null_has_its_default() -> None:
         ({"id": ""}, "id", "empty"),
         ({"id": None}, "id", "null"),
         ({"id": "\ud83d"}, "id", "surrogate"),
+        ({"dataset": "\ud83d"}, "dataset", "surrogate"),
         ({"messages": None}, "messages", "null"),
         ({"messages": []}, "messages", "empty"),
         ({"messages": {}}, "messages", "object"),
