@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from harness.roundtrips import Trip, raw_of, true_fingerprint
 from harness.views import PROFILES
 from pipeline.formats.parts import Format, Parts
-from pipeline.formats.registry import FORMATS, open_format
+from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
 from pipeline.offline import dumped, rebuilt
 from pipeline.records import Json, Prompt
+from pipeline.tokenizers import TokenizerError
 
 TEXT = """the proof of a token sequence is its own bytes and nothing else so we count what the engine counted and refuse
 what does not close because a row that is almost right trains the drafter on almost nothing def function return value
@@ -41,11 +42,17 @@ class Workload:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print one line a size."""
     parser = argparse.ArgumentParser(prog="python -m harness.bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--format", default="kimi-k2.5", choices=sorted(FORMATS))
-    parser.add_argument("--tokenizer", metavar="DIR")
-    parser.add_argument("--tokens", type=int, default=400_000, help="tokens a size, about")
+    parser.add_argument("--format", choices=sorted(FORMATS), help="default: kimi-k2.5 where its tokenizer is found")
+    parser.add_argument("--tokenizer", metavar="DIR", help="directory with tiktoken.model")
+    parser.add_argument("--tokens", type=int, default=200_000, help="tokens a size, about (default 200000)")
     options = parser.parse_args(arguments)
-    fmt = open_format(options.format, options.tokenizer)
+    found = options.tokenizer or find_tokenizer("kimi-k2.5")
+    try:
+        fmt = open_format(options.format or ("kimi-k2.5" if found else "tiny-kimi"), options.tokenizer)
+    except TokenizerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{fmt.name}, tokenizer {fmt.tokenizer.sha256[:12]}, one core, median of {ROUNDS}\n")
     for size in SIZES:
         for route in ("json", "stream"):
             sys.stdout.write(line_of(fmt, size, options.tokens, stream=route == "stream") + "\n")

@@ -7,6 +7,7 @@ not be finished, 2 unusable arguments, 3 the gate is shut, 4 the budget is spent
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -16,6 +17,8 @@ from importlib import import_module
 
 DEBUG = "DRAFTER_GATE_DEBUG"
 FAILED, UNUSABLE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+OWN = frozenset({"", "pipeline", "harness", "tests"})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,21 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader left (`| head`); what Python would flush at exit has nowhere to go either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001 - the last resort: a user never meets a traceback unasked
         return _failed(error)
+    finally:
+        _give_up_unwritable_output()
     return status
+
+
+def _give_up_unwritable_output() -> None:
+    """What Python would flush at exit has nowhere to go where the reader left (`| head`) or the disk is full."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -67,15 +79,29 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _failed(error: Exception) -> int:
-    ours = type(error).__module__.partition(".")[0] == "pipeline"
-    if ours:
-        sys.stderr.write(f"error: {error}\n")
-    elif isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"error: {where}{error.strerror or error}\n")
-    else:
-        sys.stderr.write(f"error: this program failed ({type(error).__name__}: {error}).\n")
-        sys.stderr.write(f"Please report it with what this prints: {DEBUG}=1 and the same command\n")
+    said, status = _said(error)
+    sys.stderr.write(f"error: {said}\n")
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
-    return UNUSABLE if ours or isinstance(error, OSError) else FAILED
+    return status
+
+
+def _said(error: Exception) -> tuple[str, int]:
+    """The sentence for the user, and the exit status."""
+    if type(error).__module__.partition(".")[0] == "pipeline":
+        return str(error), UNUSABLE
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in OWN:
+        mend = "Run: . .nox/torch/bin/activate, an environment that `nox -s generate` makes"
+        return f"{sys.executable} lacks {package}. {mend}", UNUSABLE
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno in NO_ROOM:
+            what = f"the output cannot be written whole ({error.strerror})"
+            return f"{what}. Make room, or send it elsewhere, and run the same command again", FAILED
+        return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", UNUSABLE
+    report = f"Please report it with what this prints: {DEBUG}=1 and the same command"
+    return f"this program failed ({type(error).__name__}: {error}).\n{report}", FAILED
+
+
+if __name__ == "__main__":
+    sys.stderr.write("error: this module is no program. Run: python -m pipeline …\n")
+    sys.exit(UNUSABLE)

@@ -15,7 +15,7 @@ from pipeline.run import Run, now_text
 from pipeline.summary import Summary, cost_of, counted_risk
 
 INTERRUPTED = 130
-COMPLETE, INCOMPLETE = "complete", "incomplete"
+COMPLETE, INCOMPLETE, LIMITED = "complete", "incomplete", "complete within --limit"
 OUTCOMES = {INTERRUPTED: "interrupted", BUDGET_SPENT: "budget spent", TROUBLE: "stopped"}
 
 
@@ -51,19 +51,22 @@ def _summary(run: Run, moved: tuple[str, ...]) -> Summary:
         money = run.ledger.tally(run.manifest.run)
     evidence = folder.evidence()
     prompt_tokens, output_tokens = folder.tokens()
-    rows = {"in_file": tally.lines, "asked": tally.asked, "from_ledger": tally.from_ledger}
+    rows = {"in_file": tally.in_file, "asked": tally.asked, "from_ledger": tally.from_ledger}
     rows |= {"done_before": tally.done_before, "accepted": evidence.total(), "refused": folder.reasons.total()}
     rows |= {"unknown": tally.unknown_count, "to_ask_again": tally.again}
-    left = tally.lines - tally.done_before - tally.accepted - tally.refused
+    missing = max(0, tally.in_file - evidence.total() - folder.reasons.total())
+    left = min(missing, tally.lines - tally.done_before - tally.accepted - tally.refused)
+    beyond = missing - left if tally.lines < tally.in_file else 0
     return Summary(
-        outcome=OUTCOMES.get(stop.code, INCOMPLETE if left else COMPLETE),
+        outcome=OUTCOMES.get(stop.code, INCOMPLETE if left else LIMITED if beyond else COMPLETE),
         code=stop.code or (TROUBLE if left else 0),
         message=stop.message,
         folder=str(run.plan.out),
         route=run.plan.route.name,
-        rows=rows | {"left": left},
+        rows=rows | {"left": left, "beyond_limit": beyond},
         by_evidence=dict(sorted(evidence.items())),
         by_reason=dict(sorted(folder.reasons.items())),
+        first_of_reason=dict(tally.first),
         unknown_rows=tuple(tally.unknown),
         tree_changed=moved,
         prompt_tokens=prompt_tokens,

@@ -29,6 +29,7 @@ FREE_APIS = ("local", "emulator")
 DEV_PICO_A_DAY = pico(1)
 PROBE_PICO_A_DAY = pico(1)
 LIVE_CASSETTE_AGE = timedelta(days=90)
+RECORDED: Mapping[str, str] = {"goldens/": "nox -s goldens", "cassettes/": "nox -s cassettes"}
 TINY_TOKENIZER = "harness/tiny_target/weights/tiktoken.model"
 
 
@@ -199,7 +200,10 @@ def unhashed_objections(root: Path) -> Iterator[Objection]:
 
 def _moved(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Objection]:
     if names := digests.changed(attested, found):
-        yield Objection(f"changed since the contract suite passed: {', '.join(names)}", PROVE)
+        made = [name for name in names if name in RECORDED]
+        undo = f", after git checkout {' '.join(made)} (to undo it) or {' and '.join(RECORDED[name] for name in made)}"
+        mend = f"{PROVE}{undo} (to make it anew)" if made else PROVE
+        yield Objection(f"changed since the contract suite passed: {', '.join(names)}", mend)
 
 
 # What a job asks for; each check gives the objections of its kind
@@ -233,12 +237,12 @@ def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[
         return
     name = job.route.name
     oldest = standing.attested.live.get(name)
-    mend = f"{PROVE}, once a probe has recorded the route anew"
     if f"live:{name}" not in standing.attested.groups or oldest is None:
-        yield Objection(f"no contract of {name} was proven on live recordings", mend)
+        yield Objection(f"not available yet: needs a live recording of {name}", "")
     elif now - oldest > LIVE_CASSETTE_AGE:
         age, limit = (now - oldest).days, LIVE_CASSETTE_AGE.days
-        yield Objection(f"the oldest live recording of {name} is {age} days old, limit {limit}", mend)
+        what = f"the oldest live recording of {name} is {age} days old, limit {limit}: it must be recorded anew"
+        yield Objection(what, "")
 
 
 def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:

@@ -1,6 +1,6 @@
 """`python -m pipeline gate status`: whether a job may be launched, and if not, what exactly is in the way.
 
-What is shut comes first and ends in a command; `--json` gives the same content for programs.
+What a command mends comes first and ends in it, what none mends yet comes last; `--json` gives the same content.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
     jobs: list[Json] = []
     for name, job in _jobs(standing):
         decision = gate.judge(job, standing, spent_today_pico=spent, now=now)
-        own = [objection for objection in decision.objections if objection not in standing.objections]
-        objections = own if job.is_free else [*own, *ledger]
+        objections = decision.objections if job.is_free else (*decision.objections, *ledger)
         allowed = decision.allowed and not (ledger and not job.is_free)
         jobs.append({"job": name, "allowed": allowed, "objections": _plain(objections)})
     return {
@@ -108,14 +107,18 @@ def _print(found: dict[str, Json]) -> None:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     for objection in _dicts(found["objections"]):
         _print_objection(console, "shut", objection)
-    jobs = _dicts(found["jobs"])
-    for job in jobs:
-        for objection in _dicts(job["objections"]):
-            _print_objection(console, f"{job['job']}: shut", objection)
+    jobs, said = _dicts(found["jobs"]), _dicts(found["objections"])
+    own = [(job["job"], objection) for job in jobs for objection in _dicts(job["objections"]) if objection not in said]
+    for job, objection in own:
+        if objection["mend"]:
+            _print_objection(console, f"{job}: shut", objection)
     if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
         console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
     if isinstance(attestation := found["attestation"], dict):
         console.print(_attestation_line(attestation))
+    for job, objection in own:
+        if not objection["mend"]:
+            console.print(f"{job}: {objection['what']}")
 
 
 def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -62,8 +63,12 @@ def _signals(run: Run) -> Iterator[None]:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def interrupt() -> None:
+        flying = run.budget.reserved.requests
         if run.stop.asked and task is not None:
+            sys.stderr.write(f"breaking off {flying} in flight\n")
             task.cancel()
+        elif flying:
+            sys.stderr.write(f"finishing {flying} in flight; press again to break off\n")
         run.stop.ask("interrupted: what was in flight has come in and is written", INTERRUPTED)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -83,7 +88,10 @@ async def _ask_all(run: Run) -> None:
             for _ in range(run.engine.workers):
                 group.create_task(_work(run, batches))
     except asyncio.CancelledError:
-        run.stop.message = "broken off: requests that were in flight are unknown in the ledger"
+        run.stop.message = (
+            "broken off: what was in flight may have been paid for and is unknown in the ledger;"
+            " only --resend-unknown asks it again"
+        )
     finally:
         batches.close()
 
@@ -198,6 +206,7 @@ def _proven(run: Run, prompt: Prompt, completion: Completion) -> TokenRow | Refu
 def _refuse(run: Run, refused: Quarantined) -> None:
     run.folder.refuse(refused)
     run.tally.refused += 1
+    run.tally.first.setdefault(refused.refusal.reason, refused.refusal.detail)
 
 
 def _keep_manifest(run: Run) -> None:

@@ -22,7 +22,7 @@ from pipeline.manifest import run_of
 from pipeline.money import pico
 from pipeline.plan import Plan
 from pipeline.records import Prompt, Route, Sampling, ToolMode
-from pipeline.routes import parse_route
+from pipeline.routes import committed_fingerprints, parse_route
 from pipeline.state import ROOT, ledger_path
 
 TINY_MODEL, TINY_FORMAT, DEFAULT_FORMAT = "drafter-gate/tiny-kimi", "tiny-kimi", "kimi-k2.5"
@@ -79,10 +79,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
     api = args.route.partition("/")[0]
     if args.model is None and api == "openrouter":
         raise ArgumentsError("the openrouter route needs a model: give its slug with --model AUTHOR/SLUG")
+    if args.route != args.route.lower():
+        raise ArgumentsError(f"route names are lower case: use --route {args.route.lower()}")
     route = parse_route(args.route, model=args.model or TINY_MODEL, stream=args.stream)
     _check_place(route, args.base_url)
-    if not args.prompts.is_file():
-        raise ArgumentsError(f"{args.prompts}: no prompts file there. Give one with --prompts FILE.jsonl")
+    _check_provider(route)
+    _check_paths(args.prompts, args.out)
+    if route.api == "local" and args.tools == ToolMode.STRUCTURED:
+        raise ArgumentsError("the local route declares tools in the prompt alone: use --tools raw")
     name = args.format or (TINY_FORMAT if route.model == TINY_MODEL else DEFAULT_FORMAT)
     return Plan(
         prompts=args.prompts,
@@ -150,6 +154,22 @@ def _check_place(route: Route, base_url: str | None) -> None:
             raise ArgumentsError(f"{base_url} is not on this machine, where alone an emulator is asked. {start}")
     elif base_url is not None:
         raise ArgumentsError(f"--base-url is for the emulator; {route.name} has its own place. Leave it out")
+
+
+def _check_provider(route: Route) -> None:
+    """An emulated provider is one that was measured; a real one may be new, and the gate judges it."""
+    known = sorted({found.provider.lower() for found in committed_fingerprints(ROOT)})
+    if known and route.api == "emulator" and route.provider.partition("/")[0] not in known:
+        there = ", ".join(f"emulator/{name}" for name in known)
+        raise ArgumentsError(f"{route.name} has no fingerprint and no contract here; there are {there}")
+
+
+def _check_paths(prompts: Path, out: Path) -> None:
+    if not prompts.is_file():
+        what = "is a folder" if prompts.is_dir() else "no prompts file there"
+        raise ArgumentsError(f"{prompts}: {what}. Give a file with --prompts FILE.jsonl")
+    if out.exists() and not out.is_dir():
+        raise ArgumentsError(f"{out} is a file: give a folder, new or begun before, with --out DIR")
 
 
 def _usd(text: str) -> Decimal:

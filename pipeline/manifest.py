@@ -148,7 +148,9 @@ def _read(path: Path) -> Manifest:
             for session in document["sessions"]
         ]
         shards = [Shard(**shard) for shard in document["shards"]]
-        return Manifest(document["run"], document["settings"], tuple(sessions), {}, tuple(shards))
+        # The cost stays named while the next session is on: it is what a lost ledger is known by.
+        kept = {"cost": document["cost"]} if "cost" in document else {}
+        return Manifest(document["run"], document["settings"], tuple(sessions), kept, tuple(shards))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(f"{path} is no manifest of this program ({error!r}). Give another --out DIR") from error
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """`what` is one sentence without its full stop; `mend` is a command that a user can paste."""
+    """`what` is one sentence without its full stop; `mend` is a command to paste, empty where none helps."""
 
     what: str
     mend: str
 
     def __str__(self) -> str:
-        return f"{self.what}. Run: {self.mend}"
+        return f"{self.what}. Run: {self.mend}" if self.mend else f"{self.what}."
 
 
 PROVE = "nox -s contract"

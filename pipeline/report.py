@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import shorten
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -25,6 +26,7 @@ from pipeline.shards import QUARANTINE
 from pipeline.summary import Summary, Tally
 
 PLAIN_EVERY = 5.0
+MOST_OF_A_DETAIL = 160
 
 
 @contextmanager
@@ -89,11 +91,13 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield f"  by {grade}", str(count)
     yield "refused", str(rows["refused"])
     for reason, count in summary.by_reason.items():
-        yield f"  {reason}", f"{count}: {MEANINGS[Reason(reason)]}"
+        yield f"  {reason}", f"{count}: {_why(summary, reason)}"
     if rows["unknown"]:
         yield "fate unknown", f"{rows['unknown']}: {', '.join(summary.unknown_rows)}"
     if rows["left"]:
         yield "left to ask", str(rows["left"])
+    if rows["beyond_limit"]:
+        yield "beyond --limit", str(rows["beyond_limit"])
     yield "tokens", f"{summary.prompt_tokens} prompt, {summary.output_tokens} output, in accepted rows"
     yield "cost", f"${cost['usd']}{' (emulated: no money)' if cost['emulated'] else ''} of ${cost['budget_usd']}"
     if cost["unsettled_requests"]:
@@ -103,14 +107,33 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "shards", f"{len(summary.shards)} in {summary.folder}"
 
 
+def _why(summary: Summary, reason: str) -> str:
+    """The first refusal's own words where this session has one: a reason is wider than what befell a row."""
+    first = summary.first_of_reason.get(reason)
+    if first is None:
+        return MEANINGS[Reason(reason)]
+    return f"{'the first: ' * (summary.by_reason[reason] > 1)}{shorten(first, MOST_OF_A_DETAIL, placeholder=' …')}"
+
+
+def _with_room(again: Sequence[str], message: str) -> list[str]:
+    """The command with a budget to fill in, where it was the run's own that ended; a day's cap asks for patience."""
+    if " a run:" not in message:
+        return list(again)
+    flag = "--budget-usd"
+    raised = [f"{flag}=MORE" if part.startswith(f"{flag}=") else part for part in again]
+    return ["MORE" if before == flag else part for before, part in zip(["", *raised], raised, strict=False)]
+
+
 def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
     command = shlex.join(["python", "-m", "pipeline", *again])
     if summary.code == BUDGET_SPENT:
+        command = shlex.join(["python", "-m", "pipeline", *_with_room(again, summary.message or "")])
         yield f"Next, to go on once that cap allows more (what was spent before counts): {command}"
     elif summary.rows["unknown"]:
         yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
     elif summary.rows["left"]:
         yield f"Next, to go on: {command}"
     else:
-        yield f"Next: read {summary.folder}/manifest.json, and {summary.folder}/{QUARANTINE} for what was refused;"
+        refused = f", and {summary.folder}/{QUARANTINE} for what was refused" if summary.rows["refused"] else ""
+        yield f"Next: read {summary.folder}/manifest.json{refused};"
         yield "      python -m pipeline ledger shows what was spent"

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from pipeline import manifest as manifests
 from pipeline.asking import Desk, StopError
+from pipeline.beforehand import require_fingerprint, require_hope, require_known_cost
 from pipeline.budget import Amount, Budget, Cap
 from pipeline.gate import Permit, day_caps
 from pipeline.hosted import HostedEngine, find_endpoint
@@ -25,6 +26,7 @@ from pipeline.manifest import Manifest, Session
 from pipeline.money import pico
 from pipeline.outcomes import Engine
 from pipeline.plan import Plan, Scope, scope_of, settings
+from pipeline.records import JsonObject
 from pipeline.routes import Fingerprint, committed_fingerprints
 from pipeline.scribe import Scribe, read_spill
 from pipeline.shards import ShardFolder
@@ -86,8 +88,8 @@ async def _begin_local(
     if plan.weights is None:
         raise StopError("the local route needs a model: give its folder with --weights DIR")
     engine = await asyncio.to_thread(InProcessEngine, plan, plan.weights)
-    manifest, folder = _open(stack, permit, plan, scope, None, PROVIDER)
-    return Run(plan, permit, folder, manifest, ledger, Budget(), engine, None, progress, Tally(_lines(plan, scope)))
+    manifest, folder = _open(stack, permit, plan, ledger, settings(plan, scope, None, PROVIDER))
+    return Run(plan, permit, folder, manifest, ledger, Budget(), engine, None, progress, _tally(plan, scope))
 
 
 async def _begin_hosted(
@@ -103,13 +105,15 @@ async def _begin_hosted(
     endpoint = await find_endpoint(client, plan)
     fingerprint = _fingerprint(plan, endpoint.provider_name, root)
     require_fingerprint(plan, fingerprint)
-    manifest, folder = _open(stack, permit, plan, scope, fingerprint, endpoint.provider_name)
+    require_hope(plan, fingerprint, endpoint.supported_parameters)
+    wanted = settings(plan, scope, fingerprint, endpoint.provider_name)
+    manifest, folder = _open(stack, permit, plan, ledger, wanted)
     budget = budget_of(permit, plan, ledger, manifest.run)
     scribe = await stack.enter_async_context(_scribe(ledger))
     engine = HostedEngine(
         plan, endpoint, Desk(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
     )
-    tally = Tally(_lines(plan, scope))
+    tally = _tally(plan, scope)
     return Run(plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, tally)
 
 
@@ -122,8 +126,8 @@ async def _scribe(ledger: Ledger) -> AsyncIterator[Scribe]:
         await scribe.close()
 
 
-def _lines(plan: Plan, scope: Scope) -> int:
-    return scope.lines if plan.limit is None else min(plan.limit, scope.lines)
+def _tally(plan: Plan, scope: Scope) -> Tally:
+    return Tally(scope.lines if plan.limit is None else min(plan.limit, scope.lines), scope.lines)
 
 
 def _fingerprint(plan: Plan, provider: str, root: Path) -> Fingerprint | None:
@@ -132,23 +136,14 @@ def _fingerprint(plan: Plan, provider: str, root: Path) -> Fingerprint | None:
     return next((found for found in known if (found.provider, found.model, found.stream) == way), None)
 
 
-def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
-    """Raises StopError where money would buy refused rows only: no ids asked for, and nothing known of the route."""
-    if plan.route.api == "openrouter" and fingerprint is None and not plan.sampling.return_token_ids:
-        way = "stream" if plan.route.stream else "no stream"
-        raise StopError(
-            f"{plan.route.name} {plan.route.model} ({way}) has no fingerprint in goldens/fingerprints, so every row"
-            " would be paid for and refused. Probe the route first, or use --return-token-ids where the engine has them"
-        )
-
-
 def _open(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str
+    stack: AsyncExitStack, permit: Permit, plan: Plan, ledger: Ledger, wanted: JsonObject
 ) -> tuple[Manifest, ShardFolder]:
-    wanted = settings(plan, scope, fingerprint, provider)
     manifests.begin(plan.out, wanted)  # a folder that is not ours is left as it is, without a lock file
     stack.callback(manifests.hold(plan.out).close)
     manifest = manifests.begin(plan.out, wanted)
+    with ledger.transaction():
+        require_known_cost(manifest, ledger.tally(manifest.run), plan.out, ledger.path)
     metadata = {"run": manifest.run, "format": plan.fmt.name, "tokenizer_sha256": plan.fmt.tokenizer.sha256}
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
     manifests.check_shards(manifest, folder.shards, plan.out)

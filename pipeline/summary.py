@@ -13,9 +13,13 @@ from pipeline.routes import Fingerprint, TraitName
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of this session while it runs; the folder's own counts lie in the folder."""
+    """Counts of this session while it runs; the folder's own counts lie in the folder.
+
+    `lines` are those that the session goes through, of `in_file`; `first` is the first refusal's detail by reason.
+    """
 
     lines: int = 0
+    in_file: int = 0
     done_before: int = 0
     asked: int = 0
     from_ledger: int = 0
@@ -25,6 +29,7 @@ class Tally:
     accepted: int = 0
     refused: int = 0
     spent_pico: int = 0
+    first: dict[str, str] = field(default_factory=dict)
 
     MOST_UNKNOWN_NAMED = 20
 
@@ -47,6 +52,7 @@ class Summary:
     rows: Mapping[str, int]
     by_evidence: Mapping[str, int]
     by_reason: Mapping[str, int]
+    first_of_reason: Mapping[str, str]
     unknown_rows: tuple[str, ...]
     tree_changed: tuple[str, ...]
     prompt_tokens: int

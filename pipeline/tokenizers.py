@@ -212,7 +212,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
+        where = "Name its directory: --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS, or --weights DIR of the emulator."
         raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
 
 

@@ -208,7 +208,7 @@ class OpenRouter:
         what = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         what = what.replace(self._key.value, REMOVED_KEY.decode())
         if isinstance(cause, UNSENT):
-            message = f"{host} could not be reached ({what}). Nothing was sent, so nothing was billed."
+            message = f"{host} could not be reached ({what}). This request was not sent, so nothing was billed for it."
             return NoAnswerError(message, sent=False)
         message = f"{host} gave no answer ({what}). The request was sent and may be billed."
         return NoAnswerError(message, sent=True)

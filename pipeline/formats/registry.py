@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from pipeline.formats import kimi
 from pipeline.formats.parts import Format
@@ -19,6 +20,7 @@ from pipeline.tokenizers import KIMI_SHA256, Tokenizer, TokenizerError, load_tok
 ROOT = Path(__file__).resolve().parents[2]
 TINY_SHA256 = "6cdee0cf780e0e80dfd7eba76ee001892b8e613d97a9b83ab2dff2197f0f5009"
 """The committed tiny target's vocabulary."""
+MOST_OF_A_HUB_ERROR = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,11 @@ def open_format(name: str, where: str | None = None) -> Format:
     family = family_of(name)
     directory = find_tokenizer(name, where)
     if directory is None:
-        looked = "--tokenizer DIR, $DRAFTER_GATE_TOKENIZERS and the hub cache"
-        raise TokenizerError(f"no tokenizer of {name} in {looked}. Give its directory with --tokenizer DIR.")
+        named = os.environ.get("DRAFTER_GATE_TOKENIZERS")
+        looked = f"$DRAFTER_GATE_TOKENIZERS ({named or 'not set'}) or the hub's cache"
+        raise TokenizerError(
+            f"no tokenizer of {name} (a tiktoken.model) in {looked}. Give its directory with --tokenizer DIR."
+        )
     return family.load(name, load_tokenizer(directory, expect_sha256=family.sha256))
 
 
@@ -97,4 +102,5 @@ def fetch(where: str) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
     except Exception as error:  # noqa: BLE001 — the hub client raises its own, httpx's and OSError alike
-        raise TokenizerError(f"{where}: not fetched ({type(error).__name__}: {error})"[:300]) from None
+        why = shorten(f"{type(error).__name__}: {error}", MOST_OF_A_HUB_ERROR, placeholder=" …")
+        raise TokenizerError(f"{where}: not fetched ({why}). Or give a directory with --tokenizer DIR.") from None

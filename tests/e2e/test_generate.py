@@ -134,6 +134,34 @@ def test_the_limit_takes_the_first_rows_and_can_be_raised(world: World) -> None:
     ]
 
 
+def test_a_limit_below_what_is_there_never_says_fewer_rows_than_there_are(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        live.run(live.plan(limit=25))
+        lower = live.run(live.plan(limit=10))
+        whole = live.run()
+
+    rows = lower.rows
+    assert (ROWS, 25, 0, 15) == (
+        rows["in_file"],
+        rows["accepted"] + rows["refused"],
+        rows["left"],
+        rows["beyond_limit"],
+    )
+    assert ("complete within --limit", 0, False) == (lower.outcome, lower.code, lower.result()["complete"])
+    assert ("complete", ROWS, 0) == (whole.outcome, whole.rows["in_file"], whole.rows["beyond_limit"])
+
+
+def test_a_lossy_route_is_said_to_be_one_before_it_is_asked(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        summary = live.run(live.plan(route=Route("emulator", MODEL, "atlascloud", stream=True), limit=2))
+        live.run(live.plan(out=world.folder / "kept", limit=2))
+
+    said = capsys.readouterr().err
+    assert ({"seam_lossy": 2}, 1) == (summary.by_reason, said.count("warning: "))
+    assert "emulator/atlascloud" in said
+    assert "every row will be refused" in said
+
+
 def test_no_more_requests_are_in_flight_than_asked_for(world: World) -> None:
     slow = SlowAnswerer(pool(world.fmt), seconds=0.02)
     with emulating(world, slow) as live:

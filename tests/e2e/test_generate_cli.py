@@ -82,6 +82,7 @@ def test_ctrl_c_in_the_middle_is_exit_130_and_the_same_command_goes_on(
 
     assert (130, False) == (process.returncode, "Traceback" in err)
     assert "interrupted" in out
+    assert "in flight; press again to break off" in err
     assert "Next, to go on: python -m pipeline generate" in out
     found = json.loads(again.stdout)
     assert (ROWS - 1, 0) == (found["rows"]["accepted"], found["rows"]["unknown"])

@@ -44,7 +44,7 @@ def test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_re
     assert [] == world.false_rows()
 
 
-def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World) -> None:
+def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     slow = SlowAnswerer(pool(world.fmt), seconds=1.0, at={4: signal.SIGINT}, again_after=0.3)
     with emulating(world, slow) as live:
         first = live.run(live.plan(concurrency=4))
@@ -54,6 +54,9 @@ def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World) -> No
         third = live.run(live.plan(concurrency=4, resend_unknown=True))
 
     assert (130, 4) == (first.code, first.cost["unsettled_requests"])
+    assert "only --resend-unknown asks it again" in str(first.message)
+    said = "finishing 4 in flight; press again to break off\nbreaking off 4 in flight\n"
+    assert said in capsys.readouterr().err
     assert (1, "incomplete", 4, ROWS - 4) == (second.code, second.outcome, second.rows["unknown"], second.rows["asked"])
     assert {f"row-{number}" for number in range(4)} == set(second.unknown_rows)
     assert (0, "complete", 4) == (third.code, third.outcome, third.rows["asked"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -28,13 +29,13 @@ from harness.emulator.rehearsal import (
 )
 from harness.emulator.request import ChatRequest
 from pipeline.asking import StopError
+from pipeline.beforehand import require_fingerprint
 from pipeline.formats.parts import Format
 from pipeline.ledger import Ledger
 from pipeline.manifest import hold
 from pipeline.money import pico
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
-from pipeline.run import require_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +200,29 @@ def test_a_folder_that_another_run_writes_is_refused_in_a_sentence_with_exit_2(w
         after = live.run()
 
     assert 2 == caught.value.code
+    assert ("complete", ROWS) == (after.outcome, after.rows["accepted"])
+
+
+@pytest.mark.parametrize("state", ["lost", "another"])
+def test_a_run_whose_ledger_is_another_one_does_not_begin_its_budget_anew(state: str, world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        live.run(live.plan(limit=5))
+        kept = world.ledger.parent.rename(world.folder / "kept")
+        if state == "another":
+            live.run(live.plan(out=world.folder / "other", limit=1))
+        asked = sum(world.asked().values())
+        with pytest.raises(StopError, match=r"not the ledger that this run began with") as caught:
+            live.run()
+        unasked = sum(world.asked().values())
+        if state == "another":
+            world.ledger.parent.rename(world.folder / "foreign")
+        else:
+            shutil.rmtree(world.ledger.parent)
+        kept.rename(world.ledger.parent)
+        after = live.run()
+
+    assert (2, asked) == (caught.value.code, unasked)
+    assert str(world.ledger) in str(caught.value)
     assert ("complete", ROWS) == (after.outcome, after.rows["accepted"])
 
 

@@ -58,6 +58,14 @@ def test_unusable_arguments_are_exit_2(command: list[str], capsys: pytest.Captur
     "changes, word",
     [
         ({"prompts": "/nowhere/p.jsonl"}, "/nowhere/p.jsonl: no prompts file there"),
+        ({"prompts": "/"}, "/: is a folder. Give a file with --prompts FILE.jsonl"),
+        ({"out": "/dev/null"}, "/dev/null is a file: give a folder"),
+        (
+            {"route": "emulator/foo"},
+            "emulator/foo has no fingerprint and no contract here; there are emulator/atlascloud",
+        ),
+        ({"route": "emulator/Chutes"}, "route names are lower case: use --route emulator/chutes"),
+        ({"route": "local", "tools": "structured", "base_url": None}, "use --tools raw"),
         ({"route": "carrier-pigeon"}, "'carrier-pigeon' is no route; there are local, emulator/PROVIDER"),
         ({"base_url": None}, "python -m harness.emulator"),
         ({"base_url": "https://example.com/api/v1"}, "not on this machine"),
@@ -65,7 +73,7 @@ def test_unusable_arguments_are_exit_2(command: list[str], capsys: pytest.Captur
         ({"route": "openrouter/chutes", "base_url": None}, "needs a model"),
         ({"route": "openrouter/chutes", "model": "m/k"}, "--base-url is for the emulator"),
         ({"format": "morse"}, "unknown format 'morse'; there are kimi-k2.5"),
-        ({"format": "kimi-k2.5"}, "--tokenizer DIR"),
+        ({"format": "kimi-k2.5"}, "in $DRAFTER_GATE_TOKENIZERS (not set) or the hub's cache"),
         ({"format": "kimi-k2.5", "tokenizer": "/nowhere"}, "/nowhere"),
     ],
 )
@@ -120,6 +128,49 @@ def test_an_error_of_the_program_itself_asks_for_a_report_and_shows_a_traceback_
     assert "ZeroDivisionError: halves of nothing" in plain
     assert f"{DEBUG}=1" in plain
     assert ("Traceback" in plain, "Traceback" in debugged) == (False, True)
+
+
+def test_a_package_that_is_not_installed_is_one_sentence_with_the_environment_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bare(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
+
+    monkeypatch.setattr("pipeline.cli.import_module", bare)
+
+    said = (main(["gate", "status"]), capsys.readouterr().err)
+
+    mend = "Run: . .nox/torch/bin/activate, an environment that `nox -s generate` makes"
+    assert (2, f"error: {sys.executable} lacks rich. {mend}\n") == said
+
+
+@pytest.mark.parametrize("shell", ["{} > /dev/full", "ulimit -f 1; {} > out"])
+def test_a_full_disk_under_the_output_is_one_sentence_and_exit_1(shell: str, tmp_path: Path) -> None:
+    lines = "".join(json.dumps({**json.loads(PROMPT), "id": str(number)}) + "\n" for number in range(400))
+    (tmp_path / "in").write_text(lines)
+    command = f"{sys.executable} -m pipeline render --format tiny-kimi < {tmp_path / 'in'}"
+    script = shell.format(command).replace("> out", f"> {tmp_path / 'out'}")
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert 1 == done.returncode
+    assert done.stderr.startswith("error: the output cannot be written whole (")
+    assert "Make room, or send it elsewhere" in done.stderr
+    assert 1 == done.stderr.count("\n")
+
+
+def test_where_tokenizers_were_looked_for_is_said_with_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRAFTER_GATE_TOKENIZERS", "/nowhere/kept")
+
+    assert 2 == main(arguments(tmp_path, format="kimi-k2.5"))
+    assert "$DRAFTER_GATE_TOKENIZERS (/nowhere/kept)" in capsys.readouterr().err
+
+
+def test_the_module_itself_is_no_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "pipeline.cli"], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (2, "error: this module is no program. Run: python -m pipeline …\n") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_is_exit_130_without_a_traceback(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.trees import Tree, small_tree
+from harness.trees import CLEAN, NOW, Tree, small_tree
 from pipeline import gate, gate_cli
 from pipeline.gate_cli import add_parser, run, status
 
@@ -67,6 +68,32 @@ def test_json_is_what_status_says(
 
     assert gate.SHUT == code
     assert found == json.loads(capsys.readouterr().out)
+
+
+def test_a_job_that_is_not_allowed_says_why(tree: Tree) -> None:
+    found = status(tree.root)
+
+    jobs = found["jobs"]
+    assert isinstance(jobs, list)
+    assert 4 == len(jobs)
+    assert all(isinstance(job, dict) and not job["allowed"] and job["objections"] for job in jobs)
+
+
+def test_what_no_command_mends_comes_last_and_names_none(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a good tree, in a clean interpreter."""
+    monkeypatch.setattr("pipeline.environment.observe", lambda: replace(CLEAN, search_path=(str(tree.root),)))
+    found = status(tree.root, NOW)
+    monkeypatch.setattr(gate_cli, "status", lambda: found)
+
+    code = answer()
+    lines = capsys.readouterr().out.splitlines()
+
+    assert 0 == code
+    assert lines[0].startswith("allowed generate emulator, generate local, train")
+    assert "generate openrouter/PROVIDER: not available yet: needs a live recording of openrouter/PROVIDER" == lines[-1]
+    assert not any("Run: " in line for line in lines)
 
 
 def test_a_ledger_that_cannot_be_read_shuts_paid_jobs(tree: Tree) -> None:
