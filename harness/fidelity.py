@@ -19,6 +19,7 @@ from harness.roundtrips import trips
 from harness.survey import Exchange, SurveyError, questions, survey
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
+from pipeline.oracle import OracleTally, judged
 from pipeline.reconstruct import Asked, reconstruct
 from pipeline.records import Completion, Evidence, Reason, Refusal, RefusedError, TokenRow
 from pipeline.routes import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
@@ -48,6 +49,7 @@ class Verdict:
 
     exchange: Exchange
     row: TokenRow | Refusal
+    oracle: str | None = None
 
     @property
     def wrong(self) -> bool:
@@ -80,7 +82,15 @@ def measure(each: int, resegment: float, seed: int) -> list[Verdict]:
     fmt = open_format("tiny-kimi")
     known = committed_fingerprints(ROOT)
     exchanges = survey(list(questions(trips(), each, seed=seed)), fmt, resegment=resegment)
-    return [Verdict(exchange, _rebuilt(exchange, fmt, known)) for exchange in exchanges]
+    return [_verdict(exchange, fmt, known) for exchange in exchanges]
+
+
+def _verdict(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> Verdict:
+    row, completion = _rebuilt(exchange, fmt, known), exchange.completion
+    if not isinstance(completion, Completion) or completion.token_ids is None or not isinstance(row, TokenRow):
+        return Verdict(exchange, row)
+    asked = Asked(max_tokens=exchange.max_tokens)
+    return Verdict(exchange, row, judged(row, exchange.prompt, completion, fmt, known, asked))
 
 
 def _rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
@@ -108,7 +118,15 @@ def report(verdicts: Sequence[Verdict]) -> dict[str, object]:
         "wrong": [_described(verdict) for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)],
         "counted": _counted(grades[Evidence.COUNTED]),
         "refused": _refusals(refused, fmt),
+        "oracle": _oracle(verdicts),
     }
+
+
+def _oracle(verdicts: Iterable[Verdict]) -> dict[str, object]:
+    """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
+    tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
+    rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
+    return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
 
 
 def _of_grade(accepted: Iterable[Verdict], grade: Evidence) -> Iterator[Verdict]:
@@ -182,6 +200,9 @@ def table(result: dict[str, object]) -> str:
     lines.append("counted")
     counted = result["counted"]
     lines += [f"  {name:22} {value}" for name, value in counted.items()] if isinstance(counted, dict) else []
+    lines.append("oracle")
+    oracle = result["oracle"]
+    lines += [f"  {name:22} {value}" for name, value in oracle.items()] if isinstance(oracle, dict) else []
     lines.append(f"wrong beyond the stated risk: {result['wrong']}")
     return "\n".join(lines) + "\n"
 

@@ -11,12 +11,20 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from pipeline.formats.registry import find_tokenizer
+from pipeline.formats.registry import family_of, find_tokenizer
+from pipeline.tokenizer_json import DEEPSEEK_R1_SHA256, DEEPSEEK_V31_SHA256, GLM_5_SHA256, QWEN_3_SHA256, QWEN_35_SHA256
 from pipeline.tokenizers import KIMI_SHA256
 
 CONTRACT = "tests/contract"
 BASE = "base"
-TOKENIZERS = {"tokenizer_kimi": ("kimi-k2.5", KIMI_SHA256)}
+TOKENIZERS = {
+    "tokenizer_kimi": ("kimi-k2.5", KIMI_SHA256),
+    "tokenizer_deepseek_r1": ("deepseek-r1", DEEPSEEK_R1_SHA256),
+    "tokenizer_deepseek_v31": ("deepseek-v3.1", DEEPSEEK_V31_SHA256),
+    "tokenizer_glm5": ("glm-5", GLM_5_SHA256),
+    "tokenizer_qwen3": ("qwen3", QWEN_3_SHA256),
+    "tokenizer_qwen35": ("qwen3.5", QWEN_35_SHA256),
+}
 """Folder of the group's tests: format, and sha256 of the tokenizer that they were written for."""
 LIVE = "live"
 """Tests of a paid route lie in `live/<api>--<provider>/`: their material, live cassettes, is committed."""
@@ -58,5 +66,5 @@ def _why_absent(name: str, sha256: str) -> str:
     directory = find_tokenizer(name)
     if directory is None:
         return f"no {name} tokenizer was found; set DRAFTER_GATE_TOKENIZERS"
-    found = hashlib.sha256((directory / "tiktoken.model").read_bytes()).hexdigest()
+    found = hashlib.sha256((directory / family_of(name).file).read_bytes()).hexdigest()
     return "" if found == sha256 else f"{directory} holds the tokenizer {found[:12]}, wanted {sha256[:12]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Completion, Json, Prompt, Reason, Refusal, TokenRow, Usage
@@ -68,3 +69,17 @@ def reason(row: TokenRow | Refusal) -> Reason:
 def of(completion: Completion, fingerprint: Fingerprint | None = None, prompt: Prompt = PROMPT) -> TokenRow | Refusal:
     known = route(stream=completion.deltas is not None) if fingerprint is None else fingerprint
     return reconstruct(prompt, completion, FORMAT, known)
+
+
+def told(
+    fmt: Format,
+    shown: tuple[str | None, str | None],
+    tokens: int | None,
+    known: Fingerprint | None = None,
+    prompt: Prompt = PROMPT,
+    **changes: object,
+) -> TokenRow | Refusal:
+    """What is made of `shown` (reasoning, content), counted as `tokens`, on an ordinary route to `fmt`'s model."""
+    usage = Usage(len(fmt.render(prompt)), tokens)
+    completion = answer(**{"reasoning": shown[0], "content": shown[1], "usage": usage, **changes})
+    return reconstruct(prompt, completion, fmt, known or route(stream=completion.deltas is not None))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.dialect import Meta, body_of, events_of
-from harness.views import PROFILES, Profile, Seam, view
-from pipeline.formats.parts import Format
+from harness.views import PROFILES, Profile, Seam, Shown, view
+from pipeline.formats.parts import Format, Opener
 from pipeline.records import Completion, Ids, Json, Prompt
 from pipeline.routes import Fingerprint, Trait, TraitName
 from pipeline.wire import completion_of_json, completion_of_sse
@@ -60,7 +60,7 @@ def send(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -> 
 
 def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -> bytes:
     """The response's bytes."""
-    shown = view(ids, trip.profile, fmt, thinking=prompt.thinking, tools_sent=trip.tools_sent, stream=trip.stream)
+    shown = shown_of(ids, prompt, trip, fmt)
     meta = Meta(
         generation_id="gen-0",
         created=0,
@@ -75,6 +75,17 @@ def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -
     if trip.stream:
         return "".join(events_of(shown, meta)).encode()
     return json.dumps(body_of(shown, meta)).encode()
+
+
+def shown_of(ids: Ids, prompt: Prompt, trip: Trip, fmt: Format) -> Shown:
+    """What the provider shows: a `<think>` that the model emitted first is counted, and in no text."""
+    opener = fmt.opener(thinking=prompt.thinking)
+    hidden = ids[:1] if opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,) else ()
+    thinking = opener is Opener.PROMPT or bool(hidden)
+    way = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
+    shown = view(ids[len(hidden) :], trip.profile, fmt, **way)
+    entries = view(hidden, trip.profile, fmt, **way).logprobs
+    return replace(shown, completion_tokens=shown.completion_tokens + len(hidden), logprobs=(*entries, *shown.logprobs))
 
 
 def read(raw: bytes, *, stream: bool) -> Completion:
@@ -96,6 +107,7 @@ def true_fingerprint(profile: Profile, *, stream: bool) -> Fingerprint:
         TraitName.MARKERS: "raw",
         TraitName.TOOL_IDS: profile.tool_ids,
         TraitName.TOOL_ARGUMENTS: profile.tool_arguments,
+        TraitName.TURN_END: "by_role",
     }
     traits = {str(name): Trait(value, 1000, proven=True) for name, value in values.items()}
     return Fingerprint(profile.name, MODEL, stream, traits)

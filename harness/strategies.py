@@ -6,10 +6,13 @@ space at every seam, characters of two to four bytes, byte-order marks, lone tok
 
 from __future__ import annotations
 
+import unicodedata
+from typing import TypeAlias
+
 from hypothesis import strategies as st
 
 from pipeline.formats.kimi import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
-from pipeline.formats.parts import Format, Parts
+from pipeline.formats.parts import Format, Opener, Parts, ending
 from pipeline.records import Ids
 
 AWKWARD = (
@@ -40,6 +43,9 @@ def bodies(
     fmt: Format, text: st.SearchStrategy[str], *, after: bool = True
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
     """What follows the reasoning: text, a tool section with up to three whole calls, text."""
+    text = encodable(fmt, text)
+    if SECTION_BEGIN not in fmt.tool_markers():
+        return tagged_bodies(fmt, text, after=after)
     marker = {
         name: fmt.tokenizer.id_of(name) for name in (SECTION_BEGIN, SECTION_END, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END)
     }
@@ -76,34 +82,106 @@ def completions(
     def build(reasoning: str | None, body: tuple[str | int, ...]) -> Parts:
         return Parts(reasoning, think_closed=reasoning is not None, body=body, ended=True)
 
-    return st.builds(build, st.one_of(st.none(), text), bodies(fmt, text, after=after))
+    thought = encodable(fmt, text)
+    always = fmt.opener(thinking=False) is Opener.PROMPT
+    reasoning = st.none() if not thinks(fmt) else thought if always else st.one_of(st.none(), thought)
+    return st.builds(build, reasoning, bodies(fmt, text, after=after))
 
 
-def cut_completions(text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
+def encodable(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """The text as a tokenizer that normalises would have written it."""
+    return text.map(lambda drawn: unicodedata.normalize("NFC", drawn)) if fmt.tokenizer.rules.nfc else text
+
+
+_Inside: TypeAlias = "tuple[str, list[tuple[str, ...]]]"
+"""What stands in a call: text, then tagged arguments, each with the text after its four markers."""
+
+
+def tagged_bodies(
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool
+) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, up to three calls between the format's two markers with text between them, text."""
+    if "<tool_call>" not in fmt.tool_markers():
+        return wide_bodies(fmt, text, after=after)
+    begin, end = (fmt.tool_markers()[name] for name in ("<tool_call>", "</tool_call>"))
+    arguments = st.sampled_from(['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', "f", "{"])
+    named = [fmt.tool_markers().get(f"<{name}>") for name in ("arg_key", "/arg_key", "arg_value", "/arg_value")]
+    tags = [token for token in named if token is not None]
+    argument = st.tuples(text, text, text, text) if tags else st.just(())
+    inside = st.tuples(st.one_of(arguments, text), st.lists(argument, max_size=2))
+
+    def whole(before: str, calls: list[tuple[_Inside, str]], behind: str) -> tuple[str | int, ...]:
+        pieces: list[str | int] = [before]
+        for (said, given), between in calls:
+            tagged = [piece for texts in given for pair in zip(tags, texts, strict=True) for piece in pair]
+            pieces += [begin, said, *tagged, end, between]
+        pieces[-1] = behind if calls and after else pieces[-1] if not calls else ""
+        return tuple(piece for piece in pieces if piece != "")
+
+    return st.builds(whole, text, st.lists(st.tuples(inside, text), max_size=3), text)
+
+
+def wide_bodies(fmt: Format, text: st.SearchStrategy[str], *, after: bool) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, one section of up to three calls as DeepSeek writes them, text."""
+    begin, call, separator, close, end = (fmt.tool_markers()[f"<｜tool▁{name}｜>"] for name in _WIDE)
+
+    def whole(before: str, calls: list[tuple[str, str, str]], behind: str) -> tuple[str | int, ...]:
+        inner = [piece for name, said, between in calls for piece in (call, name, separator, said, close, between)]
+        pieces = [before, *([begin, *inner[:-1], end, behind if after else ""] if calls else [])]
+        return tuple(piece for piece in pieces if piece != "")
+
+    names = st.sampled_from(["f", "get_weather", "function"])
+    between = st.sampled_from(["", "\n"])
+    return st.builds(whole, text, st.lists(st.tuples(names, text, between), max_size=3), text)
+
+
+_WIDE = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
+
+
+def thinks(fmt: Format) -> bool:
+    """Whether the format has reasoning at all."""
+    return fmt.opener(thinking=True) is not Opener.NOBODY
+
+
+def cut_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
     """Answers that the length limit cut, in the reasoning or after it."""
 
-    def build(reasoning: str, body: str | None) -> Parts:
-        return Parts(reasoning, think_closed=body is not None, body=(body,) if body else (), ended=False)
+    def build(reasoning: str | None, body: str | None) -> Parts:
+        closed = reasoning is not None and body is not None
+        return Parts(reasoning, think_closed=closed, body=(body,) if body else (), ended=False)
 
-    return st.builds(build, text, st.one_of(st.none(), text))
+    text = encodable(fmt, text)
+    return st.builds(build, text if thinks(fmt) else st.none(), st.one_of(st.none(), text))
 
 
 def emitted(fmt: Format) -> st.SearchStrategy[Ids]:
     """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters."""
     tokenizer = fmt.tokenizer
-    byte_tokens = [token for token in range(tokenizer.base_size) if len(tokenizer.token_bytes(token)) == 1]
+    bases = tokenizer.base_ids
+    byte_tokens = [token for token in bases if len(tokenizer.token_bytes(token)) == 1]
     base = st.one_of(
-        st.integers(0, tokenizer.base_size - 1),
+        st.sampled_from(bases),
         st.sampled_from(byte_tokens),
-        texts(min_size=1).map(tokenizer.encode).flatmap(st.sampled_from),
+        encodable(fmt, texts(min_size=1)).map(tokenizer.encode).flatmap(st.sampled_from),
     )
     split_text = texts(min_size=1).map(lambda text: tuple(split_bytes(fmt, text)))
-    control = st.integers(tokenizer.base_size, tokenizer.size - 1)
+    control = st.sampled_from([tokenizer.id_of(name) for name in tokenizer.control_names])
     known = st.sampled_from([fmt.end_id, fmt.think_close_id, *fmt.tool_markers().values()])
     run = st.one_of(st.lists(base, max_size=6).map(tuple), split_text, st.tuples(known), st.tuples(control))
-    ended = st.sampled_from([(), (fmt.end_id,)])
+    opens = fmt.opener(thinking=True) is Opener.MODEL
+    begun = st.sampled_from([(), (fmt.think_open_id,)]) if opens else st.just(())
+    ended = st.booleans()
+
+    def whole(begin: Ids, runs: list[Ids], end: bool) -> Ids:  # noqa: FBT001 — a drawn value
+        body = [token for part in runs for token in part]
+        marked = [token for token in body if token in fmt.tool_markers().values()]
+        return (*begin, *body, *((ending(fmt, marked),) if end else ()))
+
     return st.builds(
-        lambda runs, end: (*(token for part in runs for token in part), *end), st.lists(run, max_size=6), ended
+        whole,
+        begun,
+        st.lists(run, max_size=6),
+        ended,
     )
 
 

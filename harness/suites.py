@@ -59,26 +59,33 @@ def never_wrong(fmt: Format, profile: Profile, *, stream: bool) -> Property:
 
 def _answers(fmt: Format) -> st.SearchStrategy[tuple[Ids, bool]]:
     whole = completions(fmt).map(lambda parts: (fmt.assemble(parts).ids, parts.reasoning is not None))
-    cut = cut_completions(texts()).map(lambda parts: (fmt.assemble(parts).ids, True))
+    cut = cut_completions(fmt, texts()).map(lambda parts: (fmt.assemble(parts).ids, True))
     return st.one_of(st.tuples(emitted(fmt), st.booleans()), whole, cut)
 
 
 def exact(fmt: Format, trip: Trip) -> Property:
     """Over a lossless view every canonical answer is accepted, ids and spans."""
-    drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(plain_texts()))
-    visible = drawn.filter(lambda parts: _shows_all(fmt, parts, trip))
-    anything = completions(fmt)
 
-    @given(parts=anything if trip.ids or trip.logprobs else visible)
+    @given(parts=_accepted(fmt, trip))
     def check(parts: Parts) -> None:
         properties.require_exact(fmt, parts, trip)
 
     return check
 
 
+def _accepted(fmt: Format, trip: Trip) -> st.SearchStrategy[Parts]:
+    """Answers that must be accepted: any where ids or bytes are given, else those whose every token shows."""
+    if trip.ids or trip.logprobs:
+        return completions(fmt)
+    drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(fmt, plain_texts()))
+    return drawn.filter(lambda parts: _shows_all(fmt, parts, trip))
+
+
 def _shows_all(fmt: Format, parts: Parts, trip: Trip) -> bool:
-    """Not so where only the count tells of `</think>`, nor where a cut stream may have ended inside a character."""
+    """Not so where only the count tells of a think token, nor where a cut stream may have ended inside a character."""
     if parts.think_closed and not parts.body:
+        return False
+    if parts.reasoning == "":
         return False
     last = parts.body[-1] if parts.body else parts.reasoning
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
@@ -104,3 +111,33 @@ LOSSLESS = [
 LOSSY = [trip for trip in trips() if not trip.keeps_text and not trip.ids and not trip.logprobs]
 
 ROUTES = [(profile, stream) for profile in PROFILES.values() for stream in (False, True)]
+
+
+def never_wrong_anywhere(fmt: Format) -> Property:
+    """The same as `never_wrong` with the route drawn too: one test for a format that shares its code with another."""
+
+    @given(answer=_answers(fmt), trip=st.sampled_from(list(trips())))
+    def check(answer: tuple[Ids, bool], trip: Trip) -> None:
+        properties.require_never_wrong(fmt, answer[0], trip, thinking=answer[1])
+
+    return check
+
+
+def exact_anywhere(fmt: Format) -> Property:
+    """The same as `exact` with the route drawn too."""
+
+    @given(drawn=st.sampled_from(LOSSLESS).flatmap(lambda trip: st.tuples(st.just(trip), _accepted(fmt, trip))))
+    def check(drawn: tuple[Trip, Parts]) -> None:
+        properties.require_exact(fmt, drawn[1], drawn[0])
+
+    return check
+
+
+def refused_anywhere(fmt: Format) -> Property:
+    """The same as `refused` with the route drawn too."""
+
+    @given(parts=completions(fmt), trip=st.sampled_from(LOSSY))
+    def check(parts: Parts, trip: Trip) -> None:
+        properties.require_refused(fmt, parts, trip)
+
+    return check

@@ -14,7 +14,7 @@ from harness.bounds import upper_bound
 from harness.survey import Exchange
 from harness.views import SHOWN_CONTROL
 from pipeline.deltas import crossed_boundary
-from pipeline.formats.parts import Format
+from pipeline.formats.parts import Format, Opener
 from pipeline.proofs import by_counts
 from pipeline.readings import Case, ended
 from pipeline.records import Completion, Json, RefusedError
@@ -25,7 +25,7 @@ ENOUGH = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One answer beside its truth. `reasoning` and `content` are the true texts, `body` the ids after `</think>`."""
+    """One answer beside its truth. `reasoning` and `content` are the true texts, `think_tokens` counts their tags."""
 
     exchange: Exchange
     completion: Completion
@@ -33,6 +33,7 @@ class Seen:
     content: str
     in_section: bool
     closed: bool
+    think_tokens: int
 
     @property
     def tokens(self) -> int:
@@ -57,8 +58,11 @@ def measured(exchanges: Iterable[Exchange], fmt: Format) -> list[Fingerprint]:
 
 def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
     ids, close = exchange.truth.output_ids, fmt.think_close_id
-    closed = exchange.prompt.thinking and close in ids
-    split = ids.index(close) if closed else len(ids) if exchange.prompt.thinking else -1
+    opener = fmt.opener(thinking=exchange.prompt.thinking)
+    opened = int(opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,))
+    thought = opener is Opener.PROMPT or bool(opened)
+    closed = thought and close in ids
+    split = ids.index(close) if closed else len(ids) if thought else -1
     shown = {fmt.tokenizer.id_of(name) for name in SHOWN_CONTROL}
 
     def text(part: Sequence[int]) -> str:
@@ -67,7 +71,8 @@ def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
 
     body = ids[split + 1 :]
     in_section = any(token in fmt.tool_markers().values() for token in body)
-    return Seen(exchange, completion, text(ids[: max(split, 0)]), text(body), in_section, closed)
+    reasoning = text(ids[opened : max(split, 0)])
+    return Seen(exchange, completion, reasoning, text(body), in_section, closed, opened + closed)
 
 
 def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fingerprint:
@@ -81,6 +86,7 @@ def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fi
         TraitName.COUNT_NATIVE: _vote(_native_votes(seen, fmt, end_counted=end.value is True)),
         TraitName.PROMPT_PREFIX: _vote(_prefix_votes(seen, fmt)),
         TraitName.SEAM: _vote(_seam_votes(seen)),
+        TraitName.LINE_ENDS: _vote(_line_end_votes(seen), worst=("changed", "kept")),
         TraitName.DELTAS: _vote(_delta_votes(seen, fmt), worst=("rechunked", "batches", "tokens", "none")),
         TraitName.MARKERS: _vote(_marker_votes(seen)),
         TraitName.TOOL_IDS: _vote(_call_votes(seen, _id_vote), worst=("invented", "prefix_cut", "verbatim")),
@@ -113,7 +119,7 @@ def _close_votes(seen: Sequence[Seen], *, end_counted: bool) -> Iterator[Json]:
     """The same of answers that thought, once it is known whether the end token counts."""
     for one in seen:
         if one.closed and not one.in_section and _tells(one) and not one.exchange.truth.cut:
-            yield _missing(one, 0 if end_counted else 1)
+            yield _missing(one, 0 if end_counted else 1, one.think_tokens)
 
 
 def _tells(one: Seen) -> bool:
@@ -123,10 +129,10 @@ def _tells(one: Seen) -> bool:
     return whole and not one.exchange.truth.noncanonical
 
 
-def _missing(one: Seen, known: int) -> Json:
-    """True where the count lacks just the `known` tokens, False where it lacks one more."""
+def _missing(one: Seen, known: int, more: int = 1) -> Json:
+    """True where the count lacks just the `known` tokens, False where it lacks so many more."""
     lacks = one.tokens - known - one.counted
-    return {0: True, 1: False}.get(lacks, f"{lacks} tokens are not counted")
+    return {0: True, more: False}.get(lacks, f"{lacks} tokens are not counted")
 
 
 def _unclosed_votes(seen: Sequence[Seen]) -> Iterator[str]:
@@ -140,7 +146,12 @@ def _native_votes(seen: Sequence[Seen], fmt: Format, *, end_counted: bool) -> It
     """Non-canonical answers whose text has another number of tokens when it is encoded again."""
     for one in seen:
         truth = one.exchange.truth
-        again = len(fmt.tokenizer.encode(one.reasoning)) + _body_length(one.content, fmt) + one.closed + (not truth.cut)
+        again = (
+            len(fmt.tokenizer.encode(one.reasoning))
+            + _body_length(one.content, fmt)
+            + one.think_tokens
+            + (not truth.cut)
+        )
         if truth.noncanonical and again != one.tokens:
             yield one.counted == one.tokens - (0 if end_counted or truth.cut else 1)
 
@@ -175,6 +186,15 @@ def _seam_votes(seen: Sequence[Seen]) -> Iterator[str]:
         for true, shown in pairs:
             if true != true.strip() and not one.completion.tool_calls and not one.exchange.truth.cut:
                 yield "kept" if shown == true else "stripped" if shown == true.strip() else "added"
+
+
+def _line_end_votes(seen: Sequence[Seen]) -> Iterator[str]:
+    """Answers whose true text has a carriage return, which no count shows."""
+    for one in seen:
+        if "\r" in one.reasoning + one.content and not one.completion.tool_calls and not one.exchange.truth.cut:
+            fields = ((one.reasoning, one.completion.reasoning or ""), (one.content, one.completion.content or ""))
+            same = all(true.strip().count("\r") == shown.strip().count("\r") for true, shown in fields)
+            yield "kept" if same else "changed"
 
 
 def _delta_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:

@@ -15,12 +15,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from harness.parsed_calls import tagged_calls
 from pipeline.formats.kimi import THINK, TOOL_MARKERS
-from pipeline.formats.parts import Format
+from pipeline.formats.parts import Format, end_ids
 from pipeline.records import Delta, Ids, TokenLogprob, ToolCall
 
 SHOWN_CONTROL = frozenset({*TOOL_MARKERS, THINK, "</think>"})
 """The control tokens that Kimi's config flags `special: false`: decoding with specials skipped leaves them in text."""
+SHOWN_ELSEWHERE = frozenset(
+    {f"<{close}{name}>" for close in ("", "/") for name in ("tool_call", "tool_response", "arg_key", "arg_value")}
+    | {f"<|{name}|>" for name in ("fim_prefix", "fim_middle", "fim_suffix", "repo_name", "file_sep")}
+    | {f"<｜tool▁{name}▁{end}｜>" for name in ("calls", "call", "outputs", "output") for end in ("begin", "end")}
+    | {f"<｜{name}｜>" for name in ("User", "Assistant", "tool▁sep", "search▁begin", "search▁end")}
+    | {"/nothink"}
+)
+"""Those of other families."""
 
 
 class Seam(StrEnum):
@@ -99,7 +108,7 @@ class _Text:
 
 def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent: bool, stream: bool) -> Shown:
     """What `profile` shows of emitted `ids` (shape [n]); an answer without its end token was cut by length."""
-    ended = ids[-1:] == (fmt.end_id,)
+    ended = bool(end_ids(fmt).intersection(ids[-1:]))
     visible = _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
     calls, before = _parsed_calls(content, profile) if tools_sent else ((), content)
@@ -132,7 +141,7 @@ def _shown_bytes(ids: Ids, fmt: Format, *, spaced: bool) -> Iterator[bytes]:
         name = fmt.tokenizer.name_of(token)
         if name is None:
             yield fmt.tokenizer.token_bytes(token)
-        elif name in SHOWN_CONTROL:
+        elif name in SHOWN_CONTROL or name in SHOWN_ELSEWHERE:
             yield f" {name} ".encode() if spaced else name.encode()
 
 
@@ -162,7 +171,7 @@ def _parsed_calls(content: str, profile: Profile) -> tuple[tuple[ToolCall, ...],
     """The calls of the first section and the text before it; text after the section is lost, as parsers do."""
     section = _SECTION.search(content)
     if section is None:
-        return (), content
+        return tagged_calls(content)
     found = [(match["id"], match["arguments"]) for match in _CALL.finditer(section[1])]
     named = [_IDENTITY.fullmatch(identity) for identity, _ in found]
     if not found or not all(named):

@@ -88,16 +88,20 @@ def completion_of(answer: Answered, *, stream: bool) -> Completion:
     if answer.status != OK:
         raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
     if answer.headers.get("complete") is False:
-        raise RefusedError(Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer")
+        raise RefusedError(
+            Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer", field="body"
+        )
     if is_json or not stream:
         completion = completion_of_json(answer.raw)
         if stream:
-            raise RefusedError(Reason.STREAM_INCONSISTENT, "a stream was asked for and one body came")
+            raise RefusedError(Reason.STREAM_INCONSISTENT, "a stream was asked for and one body came", field="body")
         return completion
     try:
         return completion_of_sse(answer.raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise RefusedError(Reason.STREAM_INCONSISTENT, f"the stream is no UTF-8 at byte {error.start}") from error
+        raise RefusedError(
+            Reason.STREAM_INCONSISTENT, f"the stream is no UTF-8 at byte {error.start}", field="body"
+        ) from error
 
 
 def error_text(answer: Answered) -> str:

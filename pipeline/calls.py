@@ -1,61 +1,63 @@
-"""Parsed tool calls against the section that the ids hold: a check of ids that are known, never a source of them.
+"""The tool calls of a stream, put together from their fragments.
 
-Guarantees: as many calls, of the same names in the same order, with arguments that are the same JSON. How a provider
-names or re-serialises a call is its own affair where the ids are given.
+Guarantees: a fragment belongs to the call that its index names; a new id under an index in use begins another call, as
+servers send that number every call 0. Refuses fragments that belong to no call, and a call that changes its name.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from pipeline.formats.kimi_tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END
-from pipeline.readings import Case
-from pipeline.records import Ids, Reason, RefusedError, Span, SpanKind
-
-_CALL = re.compile(
-    re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*?)" + re.escape(CALL_END), re.DOTALL
-)
+from pipeline.fields import as_object, as_text
+from pipeline.records import Json, Reason, RefusedError, ToolCall
 
 
-def require_same_calls(case: Case, ids: Ids, spans: Sequence[Span], contradiction: Reason) -> None:
-    """RefusedError(contradiction) where the calls shown are not those of the section.
-
-    Not judged where the model wrote a marker as text: a parser that reads text makes of that what it will.
-    """
-    if _spells_marker(case, ids):
-        return
-    shown = [(call.name, call.arguments) for call in case.completion.tool_calls]
-    emitted = list(_emitted(case, ids, spans))
-    if len(shown) != len(emitted):
-        message = f"{len(shown)} calls came, the ids hold {len(emitted)}"
-        raise RefusedError(contradiction, message, field="tool_calls")
-    for (name, arguments), (identity, text) in zip(shown, emitted, strict=True):
-        if _name(identity) != name or not _same_json(arguments, text):
-            message = f"call {name}({arguments[:40]}) came, the ids say {identity}({text[:40]})"
-            raise RefusedError(contradiction, message, field="tool_calls")
+@dataclass(slots=True)
+class _Call:
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
 
 
-def _spells_marker(case: Case, ids: Ids) -> bool:
-    text = case.fmt.tokenizer.decode_bytes(token for token in ids if not case.fmt.tokenizer.is_control(token))
-    return b"<|tool_call" in text
+@dataclass(slots=True)
+class Calls:
+    """Calls as they grow, in the order in which they began."""
+
+    begun: list[_Call] = field(default_factory=list)
+
+    def add(self, fragment: dict[str, Json], position: int) -> str | None:
+        """Add one fragment, `position` being its place in its delta; the arguments that it brought."""
+        index = fragment.get("index")
+        index = position if index is None else index
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise _refused(f"a tool call's index is {index!r}")
+        function = as_object(fragment.get("function") or {}, "function")
+        identity, name = as_text(fragment, "id"), as_text(function, "name")
+        call = self._call(index, identity, name)
+        call.id = call.id or identity or ""
+        if name and call.name not in ("", name):
+            raise _refused(f"call {index} has two names: {call.name}, {name}")
+        call.name = call.name or name or ""
+        if arguments := as_text(function, "arguments"):
+            call.arguments.append(arguments)
+        return arguments
+
+    def _call(self, index: int, identity: str | None, name: str | None) -> _Call:
+        """The call that a fragment continues, or a new one."""
+        known = next((call for call in reversed(self.begun) if call.index == index), None)
+        if known is not None and (not identity or known.id in ("", identity)):
+            return known
+        if not identity and not name:
+            raise _refused(f"a fragment of call {index} came before its id and name")
+        self.begun.append(_Call(index))
+        return self.begun[-1]
+
+    def all(self) -> tuple[ToolCall, ...]:
+        """The calls by index, those of one index in the order in which they began."""
+        ordered = sorted(self.begun, key=lambda call: call.index)
+        return tuple(ToolCall(call.id, call.name, "".join(call.arguments)) for call in ordered)
 
 
-def _emitted(case: Case, ids: Ids, spans: Sequence[Span]) -> Iterator[tuple[str, str]]:
-    for span in spans:
-        if span.kind is SpanKind.TOOL_SECTION:
-            raw = case.fmt.tokenizer.decode_bytes(ids[span.start : span.stop]).decode("utf-8", errors="replace")
-            yield from _CALL.findall(raw)
-
-
-def _name(identity: str) -> str:
-    """`functions.NAME:INDEX`, as the model writes it, with white space that parsers strip."""
-    return re.sub(r":\d+$", "", identity.strip()).removeprefix("functions.")
-
-
-def _same_json(shown: str, emitted: str) -> bool:
-    try:
-        return bool(json.loads(shown) == json.loads(emitted))
-    except (ValueError, RecursionError):
-        return shown.strip() == emitted.strip()
+def _refused(detail: str) -> RefusedError:
+    return RefusedError(Reason.STREAM_INCONSISTENT, detail, field="tool_calls")

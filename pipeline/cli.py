@@ -34,6 +34,7 @@ VERBS: Mapping[str, Verb] = {
     "gate": Verb("pipeline.gate_cli", "say whether the gate is open, and if not, what mends it"),
     "reconstruct": Verb("pipeline.reconstruct_cli", "rebuild token ids of answers that you have, JSON lines on stdin"),
     "render": Verb("pipeline.reconstruct_cli", "render prompts to token ids, JSON lines on stdin"),
+    "reasons": Verb("pipeline.reasons", "every reason for a refusal, as a table"),
     "ledger": Verb("pipeline.ledger_cli", "list what was spent, by day and route, and what is unsettled"),
 }
 

@@ -25,6 +25,9 @@ class _Path:
     ids: Ids
 
 
+_CERTAIN: Mapping[int, _Path] = {0: _Path(1, ())}
+
+
 def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]) -> Ids | None:
     """One id a text, where there is exactly one way; None where there is none or more than one.
 
@@ -37,21 +40,29 @@ def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]
     direct = [markers.get(text) or tokenizer.id_of_bytes(raw) for text, raw in zip(texts, data, strict=True)]
     if not any(raw[0] >= 0x80 for raw in data[1:]):  # noqa: PLR2004 — no delta after the first starts inside no ASCII
         return None if None in direct else tuple(token for token in direct if token is not None)
-    return _spell_held_back(tokenizer, texts, data, markers)
+    return _spell_held_back(tokenizer, data, direct, [text in markers for text in texts])
 
 
 def _spell_held_back(
-    tokenizer: Tokenizer, texts: Sequence[str], data: Sequence[bytes], markers: Mapping[str, int]
+    tokenizer: Tokenizer, data: Sequence[bytes], direct: Sequence[int | None], marks: Sequence[bool]
 ) -> Ids | None:
-    paths = {0: _Path(1, ())}
-    for position, (text, raw) in enumerate(zip(texts, data, strict=True)):
-        after = data[position + 1] if position + 1 < len(data) else b""
-        if (marker := markers.get(text)) is not None:
-            paths = {0: _Path(paths[0].ways, (*paths[0].ids, marker))} if 0 in paths else {}
-        else:
-            paths = _step(tokenizer, paths, raw, after)
-    last = paths.get(0)
-    return last.ids if last is not None and last.ways == 1 else None
+    """As `spell`; `ids` are certain, `paths` go on from them."""
+    ids: list[int] = []
+    paths = _CERTAIN
+    for raw, after, token, marked in zip(data, [*data[1:], b""], direct, marks, strict=True):
+        if marked or (paths is _CERTAIN and after < b"\x80"):
+            if token is None or 0 not in paths or paths[0].ways != 1:
+                return None
+            ids += (*paths[0].ids, token)
+            paths = _CERTAIN
+            continue
+        paths = _step(tokenizer, paths, raw, after)
+        if paths.keys() == {0}:
+            if paths[0].ways != 1:
+                return None
+            ids += paths[0].ids
+            paths = _CERTAIN
+    return tuple(ids) if paths is _CERTAIN else None
 
 
 def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: bytes) -> dict[int, _Path]:
@@ -87,7 +98,7 @@ def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
 @cache
 def _stems(tokenizer: Tokenizer) -> frozenset[bytes]:
     """Every whole text that some token continues with the first bytes of a character, and no more."""
-    pieces = map(tokenizer.token_bytes, range(tokenizer.base_size))
+    pieces = map(tokenizer.token_bytes, tokenizer.base_ids)
     return frozenset(stem for piece in pieces if (stem := _stem(piece)))
 
 

@@ -19,6 +19,7 @@ from pipeline.engines.request import request_body
 from pipeline.ledger import Request, State, identity
 from pipeline.money import pico
 from pipeline.outcomes import Fate, Outcome, Row, guarded
+from pipeline.places import special_text
 from pipeline.plan import Plan, row_seed
 from pipeline.reconstruct import Asked
 from pipeline.records import Prompt, Reason, Refusal
@@ -44,9 +45,7 @@ class HostedEngine:
         if wanted > self._endpoint.context_length:
             detail = f"prompt and max_tokens need {wanted} tokens, the endpoint takes {self._endpoint.context_length}"
             return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
-        if not sampling.return_token_ids and (found := fmt.special_text(row.prompt)) is not None:
-            return Refusal(Reason.SPECIAL_TEXT, f"the prompt spells {found}", field="messages")
-        return None
+        return None if sampling.return_token_ids else special_text(fmt, row.prompt)
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
         """One outcome a row. Raises StopError."""

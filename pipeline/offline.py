@@ -11,6 +11,8 @@ from functools import partial
 
 from pipeline.formats.parts import Format
 from pipeline.jsonlines import line_of, object_of
+from pipeline.oracle import judged
+from pipeline.places import rendered as ids_of_prompt
 from pipeline.prompts import prompt_of
 from pipeline.reconstruct import Asked, reconstruct
 from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, RefusedError, TokenRow
@@ -20,20 +22,26 @@ from pipeline.wire import completion_of_body, completion_of_sse
 ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens"})
 
 
-def rebuilt(lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint]) -> Iterator[dict[str, object]]:
-    """One result a line: `{"id", "status", "reason"?, "detail"?, "evidence"?, "prompt_ids", "output_ids", "spans"}`."""
-    return _each(lines, partial(_rebuild, fmt=fmt, known=known))
+def rebuilt(
+    lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool = False, first: int = 1
+) -> Iterator[dict[str, object]]:
+    """One result a line: `{"id", "status", "reason"?, "detail"?, "evidence"?, "prompt_ids", "output_ids", "spans"}`.
+
+    With `oracle`, a row whose ids the engine returned also says what the rebuild from text makes of it. `first` is the
+    number of the first line.
+    """
+    return _each(lines, partial(_rebuild, fmt=fmt, known=known, oracle=oracle), first)
 
 
-def rendered(lines: Iterable[bytes], fmt: Format) -> Iterator[dict[str, object]]:
+def rendered(lines: Iterable[bytes], fmt: Format, *, first: int = 1) -> Iterator[dict[str, object]]:
     """One result a line: `{"id", "prompt_ids"}`, or a refused one as `rebuilt` gives it."""
-    return _each(lines, partial(_render, fmt=fmt))
+    return _each(lines, partial(_render, fmt=fmt), first)
 
 
 def _each(
-    lines: Iterable[bytes], answer: Callable[[dict[str, Json]], dict[str, object]]
+    lines: Iterable[bytes], answer: Callable[[dict[str, Json]], dict[str, object]], first: int
 ) -> Iterator[dict[str, object]]:
-    for number, raw in enumerate(lines, 1):
+    for number, raw in enumerate(lines, first):
         if raw.isspace():
             continue
         identity: Json = None
@@ -45,27 +53,33 @@ def _each(
         except RefusedError as error:
             yield _refused(identity, error.refusal, number)
         except RecursionError:
-            yield _refused(identity, Refusal(Reason.MALFORMED_INPUT, "the line is nested too deeply"), number)
+            yield _refused(
+                identity, Refusal(Reason.MALFORMED_INPUT, "the line is nested too deeply", field="line"), number
+            )
 
 
 def _render(line: dict[str, Json], fmt: Format) -> dict[str, object]:
     prompt = prompt_of(_without_nulls(line))
-    return {"id": prompt.id, "prompt_ids": fmt.render(prompt)}
+    return {"id": prompt.id, "prompt_ids": ids_of_prompt(fmt, prompt)}
 
 
-def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint]) -> dict[str, object]:
+def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool) -> dict[str, object]:
     if unknown := sorted(set(line) - ANSWER_KEYS):
-        raise RefusedError(
-            Reason.MALFORMED_INPUT, f"unknown key {unknown[0]!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
-        )
+        message = f"unknown key {unknown[0]!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
+        raise RefusedError(Reason.MALFORMED_INPUT, message, field=unknown[0])
     asked = line.get("prompt")
     if not isinstance(asked, dict):
         raise RefusedError(Reason.MALFORMED_INPUT, "prompt must be an object", field="prompt")
     prompt = prompt_of({**_without_nulls(asked), "id": line.get("id")})
     completion = _completion(line)
     fingerprint = None if completion.token_ids is not None else fingerprint_of(completion, known)
-    row = reconstruct(prompt, completion, fmt, fingerprint, Asked(max_tokens=_max_tokens(line)))
-    return _accepted(row) if isinstance(row, TokenRow) else _refused(prompt.id, row)
+    limit = Asked(max_tokens=_max_tokens(line))
+    row = reconstruct(prompt, completion, fmt, fingerprint, limit)
+    if not isinstance(row, TokenRow):
+        return _refused(prompt.id, row)
+    if not oracle or completion.token_ids is None:
+        return _accepted(row)
+    return {**_accepted(row), "oracle": judged(row, prompt, completion, fmt, known, limit)}
 
 
 def _without_nulls(value: JsonObject) -> dict[str, Json]:

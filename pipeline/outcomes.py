@@ -52,9 +52,9 @@ def guarded(make: Callable[[], T]) -> T | Refusal:
     except MemoryError:
         raise
     except RecursionError:
-        return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program")
+        return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program", field="response")
     except Exception as error:  # noqa: BLE001 - as said above; the raw answer lies in the ledger, for a program that can
-        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {str(error)[:200]}")
+        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {str(error)[:200]}", field="response")
 
 
 class Engine(Protocol):

@@ -7,16 +7,26 @@ deltas do not close, and the weaker `by_counts` is tried, which then still has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from pipeline.calls import require_same_calls
 from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
-from pipeline.formats.kimi_tokens import SECTION_BEGIN
-from pipeline.formats.parts import Format, Parts
-from pipeline.readings import Case, Reading, counted, end_trait, readings, require_text_evidence, shows_close, texts
-from pipeline.records import Delta, Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
+from pipeline.formats.parts import Format, Opener, Parts, end_ids, ending
+from pipeline.readings import (
+    Case,
+    Reading,
+    counted,
+    end_trait,
+    readings,
+    require_text_evidence,
+    shows_close,
+    texts,
+    texts_of,
+)
+from pipeline.records import Completion, Delta, Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
+from pipeline.repeats import MANY, is_cumulative, repeated_runs, without_repeats
 from pipeline.routes import TraitName
+from pipeline.same_calls import require_same_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,49 +43,53 @@ def by_engine_ids(case: Case) -> Proof:
     """The ids that the engine returned, if they are a completion and say what the answer's text says."""
     ids = case.completion.token_ids or ()
     spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
-    _require_count(case, ids, Reason.IDS_CONTRADICT)
-    return Proof(ids, spans, Evidence.ENGINE_IDS)
+    kinds = {span.kind for span in spans}
+    if not _count_says_all(case, len(ids), kinds, Reason.IDS_CONTRADICT) and case.completion.tool_calls:
+        raise RefusedError(Reason.COUNT_NOT_NATIVE, "no count says whether all ids were returned", field="usage")
+    return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(case.completion.ids_from))
 
 
-def _require_count(case: Case, ids: Ids, contradiction: Reason) -> None:
-    """As many ids as were counted, by what is known of the route's counts: not its end token, or of its own text."""
-    usage, known = case.completion.usage, case.fingerprint
-    if usage is None or usage.completion_tokens is None:
-        return
-    native = known is None or known.proven(TraitName.COUNT_NATIVE) is True
-    if native and usage.completion_tokens not in _possible_counts(case, ids):
-        message = f"{len(ids)} ids were returned and {usage.completion_tokens} counted"
+def _count_says_all(case: Case, emitted: int, kinds: set[SpanKind], contradiction: Reason) -> bool:
+    """As many tokens as were counted, or a refusal; False on a route that is not proven to count them.
+
+    Servers that parse tool calls in a stream were seen to return only some of the ids, and no text shows a call's.
+    """
+    if case.completion.tool_calls and SpanKind.TOOL_SECTION not in kinds:
+        raise RefusedError(contradiction, "calls were returned, and no section among the tokens", field="tool_calls")
+    total = _completion_tokens(case)
+    if case.fingerprint is not None and case.fingerprint.proven(TraitName.COUNT_NATIVE) is not True:
+        return False
+    if emitted - _uncounted(case, kinds) != total:
+        message = f"{emitted} tokens were returned and {total} counted"
         raise RefusedError(contradiction, message, field="usage.completion_tokens")
+    return True
 
 
-def _possible_counts(case: Case, ids: Ids) -> set[int]:
-    """Without a fingerprint the end token may be counted or not; with one its traits say what is counted."""
+def _uncounted(case: Case, kinds: set[SpanKind]) -> int:
+    """How many control tokens of these spans the route is proven not to count; without a fingerprint, none."""
+    end = TraitName.END_COUNTED_TOOLS if SpanKind.TOOL_SECTION in kinds else TraitName.END_COUNTED
+    close = TraitName.THINK_CLOSE_COUNTED
+    traits = {SpanKind.THINK_OPEN: close, SpanKind.THINK_CLOSE: close, SpanKind.END: end}
     known = case.fingerprint
-    if known is None:
-        return {len(ids), len(ids) - case.ended}
-    in_section = any(token in case.fmt.tool_markers().values() for token in ids)
-    end = known.proven(TraitName.END_COUNTED_TOOLS if in_section else TraitName.END_COUNTED)
-    close = known.proven(TraitName.THINK_CLOSE_COUNTED)
-    ends = {bool(end)} if end is not None else {True, False}
-    closes = {bool(close)} if close is not None else {True, False}
-    closed = case.prompt.thinking and case.fmt.think_close_id in ids
-    return {len(ids) - (case.ended and not e) - (closed and not c) for e in ends for c in closes}
+    return sum(known is not None and kind in kinds and known.proven(name) is False for kind, name in traits.items())
 
 
 def by_logprobs(case: Case) -> Proof:
     """The ids whose bytes `logprobs` lists, control tokens and end token among them."""
     entries = case.completion.logprobs or ()
     ids = tuple(_id_of_entry(case.fmt, entry, position) for position, entry in enumerate(entries))
-    if case.ended and ids[-1:] != (case.fmt.end_id,):
+    if case.ended and not end_ids(case.fmt).intersection(ids[-1:]):
         raise RefusedError(Reason.LOGPROBS_HOLE, "logprobs do not list the end token", field="logprobs")
     spans = _checked_layout(case, ids, Reason.LOGPROBS_CONTRADICT)
-    _require_count(case, ids, Reason.LOGPROBS_CONTRADICT)
+    _count_says_all(case, len(ids), {span.kind for span in spans}, Reason.LOGPROBS_CONTRADICT)
     return Proof(ids, spans, Evidence.LOGPROBS)
 
 
 def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
     if entry.data is None:
-        raise RefusedError(Reason.LOGPROBS_HOLE, f"entry {position} has no bytes", token_position=position)
+        raise RefusedError(
+            Reason.LOGPROBS_HOLE, f"entry {position} has no bytes", field="logprobs", token_position=position
+        )
     token = fmt.tokenizer.id_of_bytes(entry.data)
     if token is None:
         token = fmt.tokenizer.control_of_bytes(entry.data)
@@ -87,8 +101,8 @@ def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
 
 def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
     """The spans of ids that lie in the layout, end as the answer says it ended, and say what its text says."""
-    spans = case.fmt.layout(ids, thinking=case.prompt.thinking)
-    if (ids[-1:] == (case.fmt.end_id,)) != case.ended:
+    spans = _spans(case, ids, "token_ids" if contradiction is Reason.IDS_CONTRADICT else "logprobs")
+    if bool(end_ids(case.fmt).intersection(ids[-1:])) != case.ended:
         message = (
             f"finish_reason {case.completion.finish_reason}, but the end token is {'absent' if case.ended else 'there'}"
         )
@@ -96,10 +110,25 @@ def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, 
     said = _said(case, ids, spans)
     for name, true, shown in zip(("reasoning", "content"), said, texts(case.completion), strict=True):
         if not _agrees(case, true, shown) and not (name == "content" and _is_cut_at_marker(case, true, shown)):
-            raise RefusedError(contradiction, f"{name} is {shown[:60]!r}, the ids say {true[:60]!r}", field=name)
+            at = _parting(true, shown)
+            message = f"{name} is {shown[at : at + 60]!r} from character {at} on, the ids say {true[at : at + 60]!r}"
+            raise RefusedError(contradiction, message, field=name, char_offset=at)
     if case.completion.tool_calls:
         require_same_calls(case, ids, spans, contradiction)
     return spans
+
+
+def _spans(case: Case, ids: Ids, listed: str) -> tuple[Span, ...]:
+    try:
+        return case.fmt.layout(ids, thinking=case.prompt.thinking)
+    except RefusedError as error:
+        raise error.inside(listed) from None
+
+
+def _parting(true: str, shown: str) -> int:
+    """The first character in which the two differ."""
+    pairs = enumerate(zip(true, shown, strict=False))
+    return next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(true), len(shown)))
 
 
 def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
@@ -120,7 +149,10 @@ def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
 
 def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
     """A parser that reads text takes a marker that was written as text for the section's own."""
-    return bool(case.completion.tool_calls) and _agrees(case, true.split(SECTION_BEGIN, 1)[0], shown)
+    if not case.completion.tool_calls:
+        return False
+    first = min((true.find(marker) for marker in case.fmt.tool_markers() if marker in true), default=len(true))
+    return _agrees(case, true[:first], shown)
 
 
 def _agrees(case: Case, true: str, shown: str) -> bool:
@@ -136,20 +168,28 @@ def _agrees(case: Case, true: str, shown: str) -> bool:
 
 
 def by_deltas(case: Case) -> Proof | None:
-    """The ids that the stream's deltas spell one by one; None where they are not tokens or do not close the count."""
+    """The ids that the stream's deltas spell one by one; None where they are not tokens or do not close the count.
+
+    A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning shows that it was: only
+    the count tells of it, so such an answer is `counted`.
+    """
     if case.completion.deltas is None or case.completion.tool_calls:
         return None
     known = case.fingerprint
     if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
         return None
     require_text_evidence(case)
+    if any(is_cumulative(texts_of(case.completion, name)) for name in ("reasoning", "content")):
+        return None
     if any(may_hide_bytes(case.fmt.tokenizer, text) for text in _last_deltas(case, case.completion.deltas)):
         return None
     total = _completion_tokens(case)
     for parts, ids in _delta_layouts(case, case.completion.deltas):
         if counted(case, parts, len(ids)) == total:
             _require_limit(case, parts, total)
-            return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), Evidence.STREAM_DELTAS)
+            untold = case.opener is Opener.MODEL and parts.reasoning is not None
+            evidence = Evidence.COUNTED if untold else Evidence.STREAM_DELTAS
+            return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), evidence)
     return None
 
 
@@ -169,15 +209,16 @@ def _delta_layouts(case: Case, deltas: Sequence[Delta]) -> Iterator[tuple[Parts,
     if reasoning is None or body is None:
         return
     marked = tuple(token for token in body if case.fmt.tokenizer.is_control(token))
-    end = (case.fmt.end_id,) if case.ended else ()
-    if not case.prompt.thinking:
+    end = (ending(case.fmt, marked),) if case.ended else ()
+    if case.opener is Opener.NOBODY or (case.opener is Opener.MODEL and not reasoning):
         yield Parts(None, think_closed=False, body=marked, ended=case.ended), (*body, *end)
         return
+    begin = (case.fmt.think_open_id,) if case.opener is Opener.MODEL else ()
     close = case.fmt.think_close_id
     if shows_close(case, bool(reasoning), bool(body)):
-        yield Parts("", think_closed=True, body=marked, ended=case.ended), (*reasoning, close, *body, *end)
+        yield Parts("", think_closed=True, body=marked, ended=case.ended), (*begin, *reasoning, close, *body, *end)
     elif not body and not case.ended:
-        yield Parts("", think_closed=False, body=(), ended=False), reasoning
+        yield Parts("", think_closed=False, body=(), ended=False), (*begin, *reasoning)
 
 
 def by_counts(case: Case) -> Proof:
@@ -196,13 +237,15 @@ def by_counts(case: Case) -> Proof:
         raise _not_one(case, found, closing, total)
     reading = closing[0]
     if reading.leaked:
-        raise RefusedError(
-            Reason.LEAKED_CONTROL, "the count closes only with tool markers as control tokens", field="content"
-        )
-    if reading.unseen(case):
-        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "nothing shows where </think> was emitted", field="content")
+        body = reading.parts.body
+        at = _offset(case.fmt, body, next(i for i, piece in enumerate(body) if isinstance(piece, int)))
+        message = "the count closes only with tool markers as control tokens"
+        raise RefusedError(Reason.LEAKED_CONTROL, message, field="content", char_offset=at)
+    if reading.unseen:
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "only the count tells of a <think> or </think>", field="content")
     _require_limit(case, reading.parts, total)
     _require_no_mixed_marker(case, reading, total)
+    _require_sent_once(case, total)
     _require_boundaries(case, reading.assembled.ids, reading.assembled.spans)
     return Proof(reading.assembled.ids, reading.assembled.spans, Evidence.COUNTED)
 
@@ -210,7 +253,7 @@ def by_counts(case: Case) -> Proof:
 def _completion_tokens(case: Case) -> int:
     usage = case.completion.usage
     if usage is None or usage.completion_tokens is None:
-        raise RefusedError(Reason.USAGE_MISSING, "usage.completion_tokens is absent", field="usage")
+        raise RefusedError(Reason.USAGE_MISSING, "usage.completion_tokens is absent", field="usage.completion_tokens")
     return usage.completion_tokens
 
 
@@ -241,9 +284,10 @@ def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], t
     if len(closing) > 1:
         marked = any(isinstance(piece, int) for reading in closing for piece in reading.parts.body)
         reason = Reason.AMBIGUOUS_MARKER if marked else Reason.AMBIGUOUS_LAYOUT
-        return RefusedError(reason, f"{len(closing)} readings have {total} tokens")
+        return RefusedError(reason, f"{len(closing)} readings have {total} tokens", field="usage.completion_tokens")
     if not any(texts(case.completion)) and not case.completion.tool_calls:
-        return RefusedError(Reason.EMPTY_ANSWER, f"{total} tokens were counted and nothing was delivered")
+        message = f"{total} tokens were counted and nothing was delivered"
+        return RefusedError(Reason.EMPTY_ANSWER, message, field="content")
     counts = ", ".join(str(reading.count) for reading in found if reading.count >= 0)
     message = f"rebuilt {counts or 'nothing'} tokens, the provider counted {total}"
     return RefusedError(Reason.COUNT_MISMATCH, message, field="usage.completion_tokens")
@@ -257,7 +301,15 @@ def _require_no_mixed_marker(case: Case, reading: Reading, total: int) -> None:
             flipped = _as_text(case.fmt, body, position)
             length = len(reading.assembled.ids) - _length(case.fmt, body) + _length(case.fmt, flipped)
             if counted(case, reading.parts, length) == total:
-                raise RefusedError(Reason.AMBIGUOUS_MARKER, f"marker {position} closes the count as text too")
+                message = f"the marker at piece {position} closes the count as text too"
+                at = _offset(case.fmt, body, position)
+                raise RefusedError(Reason.AMBIGUOUS_MARKER, message, field="content", char_offset=at)
+
+
+def _offset(fmt: Format, body: Sequence[str | int], position: int) -> int:
+    """The character at which a piece of the body begins in its text."""
+    names = (piece if isinstance(piece, str) else fmt.tokenizer.name_of(piece) or "" for piece in body[:position])
+    return sum(map(len, names))
 
 
 def _as_text(fmt: Format, body: Sequence[str | int], position: int) -> tuple[str | int, ...]:
@@ -272,6 +324,26 @@ def _as_text(fmt: Format, body: Sequence[str | int], position: int) -> tuple[str
 
 def _length(fmt: Format, body: Sequence[str | int]) -> int:
     return sum(1 if isinstance(piece, int) else len(fmt.tokenizer.encode(piece)) for piece in body)
+
+
+def _require_sent_once(case: Case, total: int) -> None:
+    """No text that leaves out what a stream may have sent twice closes the count too."""
+    for name in ("reasoning", "content"):
+        shown = texts_of(case.completion, name)
+        if repeated_runs(shown) > MANY:
+            raise _repeats(name, f"{repeated_runs(shown)} runs of equal deltas are too many to tell from duplicates")
+        for other in without_repeats(shown):
+            shorter = replace(case, completion=_with_text(case.completion, name, other))
+            if any(found.count == total for found in readings(shorter)):
+                raise _repeats(name, f"the count closes without a delta of {name} that comes twice")
+
+
+def _with_text(completion: Completion, name: str, text: str) -> Completion:
+    return replace(completion, reasoning=text) if name == "reasoning" else replace(completion, content=text)
+
+
+def _repeats(name: str, detail: str) -> RefusedError:
+    return RefusedError(Reason.STREAM_INCONSISTENT, detail, field=name)
 
 
 def _require_boundaries(case: Case, ids: Ids, spans: Sequence[Span]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pipeline.formats.parts import Assembled, Format, Parts
+from pipeline.formats.parts import Assembled, Format, Opener, Parts, end_ids
+from pipeline.places import in_answer
 from pipeline.records import Completion, Ids, Prompt, Reason, RefusedError
 from pipeline.routes import Fingerprint, TraitName
 from pipeline.tokenizers import TokenizerError
@@ -32,10 +33,15 @@ class Case:
     ended: bool
     max_tokens: int | None = None
 
+    @property
+    def opener(self) -> Opener:
+        """Who opened the reasoning of this answer, if anyone."""
+        return self.fmt.opener(thinking=self.prompt.thinking)
+
     def trait(self, name: TraitName) -> object:
         """A proven trait of the route, or RefusedError(ROUTE_UNPROVEN)."""
         if self.fingerprint is None:
-            raise RefusedError(Reason.ROUTE_UNPROVEN, "this route has no fingerprint")
+            raise RefusedError(Reason.ROUTE_UNPROVEN, "this route has no fingerprint", field=str(name))
         return self.fingerprint.require(name)
 
 
@@ -43,17 +49,15 @@ class Case:
 class Reading:
     """One way to read an answer, and the `completion_tokens` that the route would give for it.
 
-    `leaked`: it takes markers for control tokens on a route not proven to send them.
+    `leaked`: it takes markers for control tokens on a route not proven to send them. `unseen`: it holds a think token
+    that only the count tells of, and a token that shows no text (half a character, a reserved id) has the same count.
     """
 
     parts: Parts
     assembled: Assembled
     count: int
     leaked: bool = False
-
-    def unseen(self, case: Case) -> bool:
-        """Whether nothing but the count says where `</think>` stood, or that there was one."""
-        return self.parts.think_closed and not shows_close(case, bool(self.parts.reasoning), bool(self.parts.body))
+    unseen: bool = False
 
 
 def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT001 — whether there is any of each
@@ -95,11 +99,13 @@ def prompt_prefix(case: Case) -> Ids:
     """Ids that the route puts before the rendered prompt; without a fingerprint there are none."""
     names = case.fingerprint.proven(TraitName.PROMPT_PREFIX) if case.fingerprint else []
     if not isinstance(names, list):
-        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{TraitName.PROMPT_PREFIX} is not proven")
+        where = str(TraitName.PROMPT_PREFIX)
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{where} is not proven", field=where)
     try:
         return tuple(case.fmt.tokenizer.id_of(str(name)) for name in names)
     except TokenizerError as error:
-        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{TraitName.PROMPT_PREFIX}: {error}") from None
+        where = str(TraitName.PROMPT_PREFIX)
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{where}: {error}", field=where) from None
 
 
 def texts(completion: Completion) -> tuple[str, str]:
@@ -107,16 +113,40 @@ def texts(completion: Completion) -> tuple[str, str]:
     return completion.reasoning or "", completion.content or ""
 
 
+def texts_of(completion: Completion, field: str) -> list[str]:
+    """The texts of one field's deltas, in order; none where the answer was not streamed."""
+    return [delta.text for delta in completion.deltas or () if delta.field == field]
+
+
 def require_text_evidence(case: Case) -> None:
     """What every proof from text needs: white space kept at the seams, whole characters, fields in order."""
     if (seam := case.trait(TraitName.SEAM)) != "kept":
-        raise RefusedError(Reason.SEAM_LOSSY, f"white space beside control tokens is {seam} on this route")
+        message = f"white space beside control tokens is {seam} on this route"
+        raise RefusedError(Reason.SEAM_LOSSY, message, field=str(TraitName.SEAM))
     for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
         if (at := text.find("\ufffd")) >= 0:
             raise RefusedError(Reason.REPLACEMENT_CHAR, f"U+FFFD in {name}", field=name, char_offset=at)
-    if case.completion.reasoning and not case.prompt.thinking:
+    _require_line_ends(case)
+    _require_known_end(case)
+    if case.completion.reasoning and case.opener is Opener.NOBODY:
         raise RefusedError(Reason.LAYOUT_INVALID, "reasoning came though thinking was off", field="reasoning")
     _require_order(case.completion)
+
+
+def _require_known_end(case: Case) -> None:
+    """Where a family has several end tokens, no text and no count says which was emitted."""
+    if case.ended and len(end_ids(case.fmt)) > 1 and (ends := case.trait(TraitName.TURN_END)) != "by_role":
+        message = f"{case.fmt.name} ends answers with one of several tokens, and which is {ends} on this route"
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="finish_reason")
+
+
+def _require_line_ends(case: Case) -> None:
+    """A route that was seen once to change CR LF shows the same number of tokens for another text."""
+    trait = case.fingerprint.traits.get(TraitName.LINE_ENDS) if case.fingerprint else None
+    for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
+        if trait is not None and trait.value not in ("kept", None) and "\n" in text:
+            message = f"line ends are {trait.value} on this route"
+            raise RefusedError(Reason.SEAM_LOSSY, message, field=name, char_offset=text.index("\n"))
 
 
 def _require_order(completion: Completion) -> None:
@@ -136,12 +166,13 @@ def readings(case: Case) -> list[Reading]:
 def _candidates(case: Case) -> Iterator[tuple[Parts, bool]]:
     reasoning, content = texts(case.completion)
     for body, leaked in bodies(case, content):
-        if not case.prompt.thinking:
+        if case.opener is Opener.NOBODY or (case.opener is Opener.MODEL and not reasoning):
             yield Parts(None, think_closed=False, body=body, ended=case.ended), leaked
-        else:
-            yield Parts(reasoning, think_closed=True, body=body, ended=case.ended), leaked
-            if not body and not case.ended:
-                yield Parts(reasoning, think_closed=False, body=(), ended=False), leaked
+        if case.opener is Opener.NOBODY:
+            continue
+        yield Parts(reasoning, think_closed=True, body=body, ended=case.ended), leaked
+        if not body and not case.ended:
+            yield Parts(reasoning, think_closed=False, body=(), ended=False), leaked
 
 
 def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bool]]:
@@ -153,7 +184,7 @@ def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bo
         yield _structured_body(case, content), False
         return
     yield (content,) if content else (), False
-    if "<|tool_call" in content:
+    if any(name in content for name in case.fmt.tool_markers()):
         marked = split_markers(case.fmt, content)
         if len(marked) > 1 or isinstance(marked[0], int):
             raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
@@ -163,6 +194,8 @@ def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bo
 def split_markers(fmt: Format, text: str) -> tuple[str | int, ...]:
     """The text with every tool marker that it spells read as its control token."""
     ids = fmt.tool_markers()
+    if not ids:
+        return (text,)
     pieces = re.split("(" + "|".join(re.escape(name) for name in ids) + ")", text)
     return tuple(ids.get(piece, piece) for piece in pieces if piece)
 
@@ -178,7 +211,11 @@ def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
         )
     if any(message.get("tool_calls") for message in case.prompt.messages):
         raise RefusedError(Reason.STRUCTURED_CALLS, "earlier calls may have renumbered the ids", field="tool_calls")
-    begin, end, call, argument, stop = (case.fmt.tool_markers()[name] for name in _MARKER_ORDER)
+    markers = case.fmt.tool_markers()
+    if not markers.keys() >= set(_MARKER_ORDER):
+        message = f"parsed calls of {case.fmt.name} do not say how the model wrote them"
+        raise RefusedError(Reason.STRUCTURED_CALLS, message, field="tool_calls")
+    begin, end, call, argument, stop = (markers[name] for name in _MARKER_ORDER)
     body: list[str | int] = [content] if content else []
     body.append(begin)
     for one in case.completion.tool_calls:
@@ -216,16 +253,23 @@ def _require_whole_arguments(text: str) -> None:
 
 
 def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
-    assembled = _assemble(case.fmt, parts, strict=not any(isinstance(piece, int) for piece in parts.body))
-    return Reading(parts, assembled, counted(case, parts, len(assembled.ids)), leaked)
+    assembled = _assemble(case, parts, strict=not any(isinstance(piece, int) for piece in parts.body))
+    return Reading(parts, assembled, counted(case, parts, len(assembled.ids)), leaked, _is_unseen(case, parts))
 
 
-def _assemble(fmt: Format, parts: Parts, *, strict: bool) -> Assembled:
+def _is_unseen(case: Case, parts: Parts) -> bool:
+    """Only the count tells of a think token: it may stand elsewhere, or be another token that shows no text."""
+    if case.opener is Opener.MODEL and parts.reasoning == "":
+        return True
+    return parts.think_closed and not shows_close(case, bool(parts.reasoning), bool(parts.body))
+
+
+def _assemble(case: Case, parts: Parts, *, strict: bool) -> Assembled:
     try:
-        return fmt.assemble(parts)
+        return case.fmt.assemble(parts)
     except RefusedError as error:
         if strict or error.refusal.reason is not Reason.LAYOUT_INVALID:
-            raise
+            raise in_answer(error, case.fmt, case.completion) from None
         return Assembled((), ())
 
 
@@ -233,12 +277,20 @@ def counted(case: Case, parts: Parts, emitted: int) -> int:
     """What the route's `completion_tokens` would be for `emitted` ids laid out as `parts`; -1 where nothing was."""
     if not emitted and (parts.ended or parts.think_closed or parts.body):
         return -1
-    hidden = 0
-    if parts.think_closed and case.trait(TraitName.THINK_CLOSE_COUNTED) is False:
-        hidden += 1
+    hidden = int(parts.think_closed) + int(case.opener is Opener.MODEL and parts.reasoning is not None)
+    if hidden and _is_counted(case, TraitName.THINK_CLOSE_COUNTED):
+        hidden = 0
     if parts.ended:
-        hidden += case.trait(end_trait(parts)) is False
+        hidden += not _is_counted(case, end_trait(parts))
     return emitted - hidden
+
+
+def _is_counted(case: Case, name: TraitName) -> bool:
+    """What the trait says; a route was seen to count in a third way where it is neither true nor false."""
+    value = case.trait(name)
+    if not isinstance(value, bool):
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{name} is {value!r} on this route", field=str(name))
+    return value
 
 
 def end_trait(parts: Parts) -> TraitName:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.formats.parts import Format
+from pipeline.places import rendered, special_text
 from pipeline.proofs import Proof, by_counts, by_deltas, by_engine_ids, by_logprobs
 from pipeline.readings import Case, ended, prompt_prefix
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
@@ -46,11 +47,11 @@ def _row(
     prompt: Prompt, completion: Completion, fmt: Format, fingerprint: Fingerprint | None, asked: Asked
 ) -> TokenRow:
     _require_route(completion, asked)
-    rendered = fmt.render(prompt)
+    prompt_ids = rendered(fmt, prompt)
     case = Case(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
     proof = _proof(case)
-    prompt_ids = _served_prompt(case, rendered)
-    return TokenRow(prompt.id, prompt_ids, proof.ids, proof.spans, proof.evidence, proof.detail)
+    served = _served_prompt(case, prompt_ids)
+    return TokenRow(prompt.id, served, proof.ids, proof.spans, proof.evidence, proof.detail)
 
 
 def _require_route(completion: Completion, asked: Asked) -> None:
@@ -65,23 +66,25 @@ def _proof(case: Case) -> Proof:
     if case.completion.token_ids is not None:
         return by_engine_ids(case)
     if case.fingerprint is None:
-        raise RefusedError(Reason.ROUTE_UNPROVEN, "the answer carries no ids and its route has no fingerprint")
+        raise RefusedError(
+            Reason.ROUTE_UNPROVEN, "the answer carries no ids and its route has no fingerprint", field="provider"
+        )
     if case.completion.logprobs is not None:
         return by_logprobs(case)
     return by_deltas(case) or by_counts(case)
 
 
-def _served_prompt(case: Case, rendered: Ids) -> Ids:
+def _served_prompt(case: Case, ours: Ids) -> Ids:
     """The prompt ids as served: equal to those returned, or closed by their count."""
     returned = case.completion.prompt_ids
     if returned is not None:
-        return _equal_prompt(rendered, returned)
-    if (found := case.fmt.special_text(case.prompt)) is not None:
-        raise RefusedError(Reason.SPECIAL_TEXT, f"the prompt spells {found}", field="messages")
-    ids = prompt_prefix(case) + rendered
+        return _equal_prompt(ours, returned)
+    if (found := special_text(case.fmt, case.prompt)) is not None:
+        raise RefusedError.of(found)
+    ids = prompt_prefix(case) + ours
     counted = case.completion.usage.prompt_tokens if case.completion.usage else None
     if counted is None:
-        raise RefusedError(Reason.USAGE_MISSING, "usage.prompt_tokens is absent", field="usage")
+        raise RefusedError(Reason.USAGE_MISSING, "usage.prompt_tokens is absent", field="usage.prompt_tokens")
     if counted != len(ids):
         message = f"the prompt has {len(ids)} tokens as rendered and {counted} as served"
         raise RefusedError(Reason.PROMPT_MISMATCH, message, field="usage.prompt_tokens")

@@ -7,7 +7,7 @@ proven is a `Refusal` with one `Reason` from a closed list, never a row with a d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -55,6 +55,7 @@ class Reason(StrEnum):
     NOT_CANONICAL = "not_canonical"
     REPLACEMENT_CHAR = "replacement_char"
     LONE_SURROGATE = "lone_surrogate"
+    NOT_NFC = "not_nfc"
     UNENCODABLE = "unencodable"
     UNKNOWN_ID = "unknown_id"
     IDS_CONTRADICT = "ids_contradict"
@@ -90,6 +91,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.NOT_CANONICAL: "the ids are not what the tokenizer makes of their own text",
     Reason.REPLACEMENT_CHAR: "the text holds U+FFFD, so bytes may be lost",
     Reason.LONE_SURROGATE: "the text holds half a surrogate pair and has no UTF-8",
+    Reason.NOT_NFC: "NFC changes the text, and the model's tokenizer applies it, so the text is not what was emitted",
     Reason.UNENCODABLE: "the tokenizer cannot encode the text (it gives up on very long runs)",
     Reason.UNKNOWN_ID: "an id is not in the vocabulary",
     Reason.IDS_CONTRADICT: "the returned ids do not say what the returned text says",
@@ -115,6 +117,23 @@ class RefusedError(Exception):
     def __init__(self, reason: Reason, detail: str, **where: str | int | None) -> None:
         self.refusal = Refusal(reason, detail, **where)  # type: ignore[arg-type]  # keywords are Refusal's own fields
         super().__init__(f"{reason}: {detail}")
+
+    def inside(self, place: str) -> RefusedError:
+        """The same, seen inside `place`: `content` in `messages[2]` is `messages[2].content`."""
+        inner = self.refusal.field
+        return self.of(replace(self.refusal, field=f"{place}.{inner}" if inner else place))
+
+    def after(self, tokens: int) -> RefusedError:
+        """The same, its token position counted from `tokens` earlier."""
+        at = self.refusal.token_position
+        return self.of(replace(self.refusal, token_position=None if at is None else at + tokens))
+
+    @staticmethod
+    def of(refusal: Refusal) -> RefusedError:
+        """The error that carries `refusal`."""
+        error = RefusedError(refusal.reason, refusal.detail)
+        error.refusal = refusal
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +184,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What one API call returned. `deltas` is None when the answer was not streamed."""
+    """What one API call returned. `deltas` is None where it was no stream; `ids_from` says where ids stood."""
 
     reasoning: str | None
     content: str | None
@@ -179,12 +198,14 @@ class Completion:
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_ids: Ids | None = None
     token_ids: Ids | None = None
+    ids_from: tuple[str, ...] = ()
     deltas: tuple[Delta, ...] | None = None
 
 
 class SpanKind(StrEnum):
     """What a stretch of output ids is."""
 
+    THINK_OPEN = "think_open"
     REASONING = "reasoning"
     THINK_CLOSE = "think_close"
     CONTENT = "content"

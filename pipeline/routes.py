@@ -26,25 +26,29 @@ class TraitName(StrEnum):
     COUNT_NATIVE = "count_native"
     PROMPT_PREFIX = "prompt_prefix"
     SEAM = "seam_space"
+    LINE_ENDS = "line_ends"
     DELTAS = "deltas"
     MARKERS = "markers"
     TOOL_IDS = "tool_ids"
     TOOL_ARGUMENTS = "tool_arguments"
+    TURN_END = "turn_end"
     SAME_COUNT_MISMATCH = "same_count_mismatch"
 
 
 MEANINGS: Mapping[TraitName, str] = {
     TraitName.END_COUNTED: "true|false: completion_tokens includes the end token of a text answer",
     TraitName.END_COUNTED_TOOLS: "true|false: the same where the answer holds a tool section",
-    TraitName.THINK_CLOSE_COUNTED: "true|false: completion_tokens includes </think>",
+    TraitName.THINK_CLOSE_COUNTED: "true|false: completion_tokens includes </think>, and <think> if the model emits it",
     TraitName.UNCLOSED: "reasoning|content: where thinking is shown that was never closed",
     TraitName.COUNT_NATIVE: "true|false: counts are of the sampled ids, not of the text encoded again",
     TraitName.PROMPT_PREFIX: "names of control tokens that stand before the rendered prompt, as a list",
     TraitName.SEAM: "kept|stripped|added: what happens to white space beside control tokens",
+    TraitName.LINE_ENDS: "kept|changed: what happens to CR LF inside a text; one change seen is enough to refuse",
     TraitName.DELTAS: "tokens|batches|rechunked|none: what one delta of the stream is",
     TraitName.MARKERS: "raw|stripped|parsed: tool markers in the text where `tools` is not sent",
     TraitName.TOOL_IDS: "verbatim|prefix_cut|invented: ids of parsed tool calls",
     TraitName.TOOL_ARGUMENTS: "verbatim|reserialised: arguments of parsed tool calls",
+    TraitName.TURN_END: "by_role: answers end with the marker of the role that comes next, where a family has several",
     TraitName.SAME_COUNT_MISMATCH: "{wrong, n, upper95}: rows that `counted` would take with other ids",
 }
 
@@ -170,7 +174,8 @@ def fingerprint_of(completion: Completion, known: Iterable[Fingerprint]) -> Fing
         if fingerprint.is_of(completion):
             return fingerprint
     way = "stream" if completion.deltas is not None else "json"
-    raise RefusedError(Reason.ROUTE_UNPROVEN, f"no fingerprint of {completion.provider} {completion.model} {way}")
+    message = f"no fingerprint of {completion.provider} {completion.model} {way}"
+    raise RefusedError(Reason.ROUTE_UNPROVEN, message, field="provider")
 
 
 def file_name(fingerprint: Fingerprint) -> str:

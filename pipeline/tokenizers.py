@@ -1,7 +1,8 @@
 """The exact tokenizer of a target model: text to base ids, control tokens by name, ids to bytes.
 
 Guarantees: text is encoded with specials off, as one piece, from strict UTF-8; a control token is reached by name and
-never by its spelling. Refuses vocabulary files of another hash, lone surrogates, and text that tiktoken gives up on.
+never by its spelling. Refuses vocabulary files of another hash, lone surrogates, text that tiktoken gives up on, and
+text that the model's own tokenizer would normalise to another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import tiktoken
@@ -48,36 +52,70 @@ class TokenizerError(Exception):
     """A vocabulary that is missing, damaged, or not the one that was asked for."""
 
 
-class Tokenizer:
-    """A Kimi-layout tokenizer: `base_size` byte-pair ranks, then 256 control tokens in Kimi's order."""
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a family's tokenizer splits text: by `pattern`, after NFC where `nfc`, long prompts cut first where `cut`.
 
-    def __init__(self, directory: Path, ranks: dict[bytes, int], control: Sequence[str], sha256: str) -> None:
+    `unmerged` are base tokens that no merge makes: their ids are read, and never written.
+    """
+
+    pattern: str
+    nfc: bool = False
+    cut: bool = False
+    unmerged: Mapping[bytes, int] = field(default_factory=dict)
+
+
+KIMI_RULES = Rules(KIMI_PATTERN, cut=True)
+
+
+class Tokenizer:
+    """Base tokens and control tokens that share the ids 0..size-1 without holes.
+
+    In Kimi's layout, where `control` is a sequence, the control tokens follow the base tokens in that order.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        ranks: dict[bytes, int],
+        control: Sequence[str] | Mapping[str, int],
+        sha256: str,
+        rules: Rules = KIMI_RULES,
+    ) -> None:
         self.directory = directory
         self.sha256 = sha256
-        self.base_size = len(ranks)
-        self.size = len(ranks) + len(control)
-        self._ids_of_bytes = ranks
-        self._control = tuple(control)
-        self._control_ids = {name: len(ranks) + k for k, name in enumerate(control)}
+        self.rules = rules
+        self._ids_of_bytes = {**ranks, **rules.unmerged}
+        self.base_size = len(self._ids_of_bytes)
+        self.size = self.base_size + len(control)
+        numbered = control if isinstance(control, Mapping) else {name: len(ranks) + k for k, name in enumerate(control)}
+        self._control_ids = dict(sorted(numbered.items(), key=lambda item: item[1]))
+        self._control = {token: name for name, token in self._control_ids.items()}
         self._encoding = tiktoken.Encoding(
-            name=f"kimi-layout-{sha256[:8]}",
-            pat_str=KIMI_PATTERN,
+            name=f"layout-{sha256[:8]}",
+            pat_str=rules.pattern,
             mergeable_ranks=ranks,
-            special_tokens=self._control_ids,
+            special_tokens=self._control_ids | {data.decode(): token for data, token in rules.unmerged.items()},
             explicit_n_vocab=self.size,
         )
-        self._spelled = re.compile("|".join(re.escape(name) for name in control))
+        self._openers = {name[0] for name in self._control_ids}
+        self._spelled = re.compile("|".join(re.escape(name) for name in self._control_ids))
         self._decode = self._encoding.decode_bytes
         self._encode = self._encoding.encode_ordinary
 
     @property
     def control_names(self) -> tuple[str, ...]:
-        """The 256 control tokens' names in id order."""
-        return self._control
+        """The control tokens' names in id order."""
+        return tuple(self._control_ids)
+
+    @property
+    def base_ids(self) -> Sequence[int]:
+        """The ids of the base tokens, ascending."""
+        return [token for token in range(self.size) if token not in self._control]
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as a model's own output is split: one piece, specials off."""
-        _require_encodable(text)
+        self._require_encodable(text)
         try:
             return self._encode(text)
         except (KeyboardInterrupt, SystemExit):
@@ -88,14 +126,14 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a whole rendered prompt, control tokens spelled in `text` read as control tokens, cut as engines cut.
 
-        This is `encode(text)` of tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code points,
-        cut again where a run of space or of non-space passes 25,000.
+        For Kimi this is `encode(text)` of tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code
+        points, cut again where a run of space or of non-space passes 25,000. Other families are not cut.
         """
-        _require_encodable(text)
+        self._require_encodable(text)
         ids: list[int] = []
-        for piece in prompt_pieces(text):
+        for piece in prompt_pieces(text) if self.rules.cut else (text,):
             try:
-                ids.extend(self._encoding.encode(piece, allowed_special="all"))
+                ids.extend(self._encoding.encode(piece, allowed_special=set(self._control_ids), disallowed_special=()))
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # as in `encode`
@@ -111,15 +149,15 @@ class Tokenizer:
 
     def name_of(self, token: int) -> str | None:
         """The control token's name, or None for a base token."""
-        return self._control[token - self.base_size] if self.is_control(token) else None
+        return self._control.get(token)
 
     def is_control(self, token: int) -> bool:
-        """Whether the id lies in the control range."""
-        return self.base_size <= token < self.size
+        """Whether the id is a control token's."""
+        return token in self._control
 
     def find_control(self, text: str) -> tuple[int, str] | None:
         """Offset and name of the first control token that `text` spells."""
-        if "<" not in text and "[" not in text:
+        if not any(opener in text for opener in self._openers):
             return None
         found = self._spelled.search(text)
         return (found.start(), found.group()) if found else None
@@ -151,12 +189,24 @@ class Tokenizer:
 
     def decode_text(self, ids: Iterable[int]) -> str:
         """The text of a sequence that is whole UTF-8; refused otherwise."""
-        data = self.decode_bytes(ids)
+        tokens = list(ids)
+        data = self.decode_bytes(tokens)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"bytes {data[error.start : error.end].hex()} at offset {error.start} are not UTF-8"
-            raise RefusedError(Reason.LAYOUT_INVALID, message) from None
+            at = self._at_byte(tokens, error.start)
+            raise RefusedError(Reason.LAYOUT_INVALID, message, token_position=at) from None
+
+    def _at_byte(self, tokens: Sequence[int], offset: int) -> int:
+        """The position of the token that holds this byte."""
+        ends = accumulate(len(self.token_bytes(token)) for token in tokens)
+        return next(position for position, end in enumerate(ends) if end > offset)
+
+    def _require_encodable(self, text: str) -> None:
+        _require_encodable(text)
+        if self.rules.nfc and not text.isascii():
+            _require_nfc(text)
 
 
 def _require_encodable(text: str) -> None:
@@ -167,6 +217,15 @@ def _require_encodable(text: str) -> None:
     except UnicodeEncodeError as error:
         message = f"character {error.start} is the lone surrogate U+{ord(text[error.start]):04X}"
         raise RefusedError(Reason.LONE_SURROGATE, message, char_offset=error.start) from None
+
+
+def _require_nfc(text: str) -> None:
+    """Python's tables are newer than those of the `tokenizers` library, and so know all marks that it moves."""
+    if not unicodedata.is_normalized("NFC", text):
+        normal = unicodedata.normalize("NFC", text)
+        pairs = enumerate(zip(text, normal, strict=False))
+        at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(text), len(normal)))
+        raise RefusedError(Reason.NOT_NFC, f"NFC changes the text from character {at} on", char_offset=at)
 
 
 def _unencodable(text: str) -> RefusedError:

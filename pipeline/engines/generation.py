@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pipeline.formats.parts import Opener
 from pipeline.records import Completion, Ids, TokenLogprob, Usage
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ class Generation:
 def complete(prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: bool, model: str) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
     ids = generation.ids
-    body = ids[:-1] if generation.finished else ids
-    close = body.index(fmt.think_close_id) if thinking and fmt.think_close_id in body else None
-    reasoning = (body if close is None else body[:close]) if thinking else None
-    content = () if thinking and close is None else body if close is None else body[close + 1 :]
+    opener = fmt.opener(thinking=thinking)
+    opened = opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,)
+    thought = opened or opener is Opener.PROMPT
+    body = ids[int(opened) : -1] if generation.finished else ids[int(opened) :]
+    close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None
+    reasoning = (body if close is None else body[:close]) if thought else None
+    content = () if thought and close is None else body if close is None else body[close + 1 :]
     return Completion(
         reasoning=None if reasoning is None else _shown(reasoning, fmt.tokenizer),
         content=_shown(content, fmt.tokenizer),

@@ -106,7 +106,7 @@ def encode_body(body: dict[str, object]) -> bytes:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         message = f"the request holds the lone surrogate U+{ord(text[error.start]):04X}, which has no UTF-8"
-        raise RefusedError(Reason.LONE_SURROGATE, message) from None
+        raise RefusedError(Reason.LONE_SURROGATE, message, field="messages") from None
 
 
 class OpenRouter:

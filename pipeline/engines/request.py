@@ -9,11 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline.formats.parts import Format
+from pipeline.formats.parts import Format, Switched
 from pipeline.records import JsonObject, Prompt, Reason, RefusedError, Route, Sampling, ToolMode
 
 PLUGINS: Final = ({"id": "context-compression", "enabled": False},)
 """Context compression is on by default for short contexts; response healing is off unless named, so it is not named."""
+
+FORCED: Final = frozenset(
+    {
+        *("tool_choice", "response_format", "structured_outputs", "grammar", "json_schema", "regex", "ebnf"),
+        *("guided_json", "guided_regex", "guided_grammar", "guided_choice", "logit_bias", "bad_words", "prediction"),
+        *("thinking", "thinking_budget", "thinking_token_budget", "max_thinking_tokens", "reasoning_effort"),
+        *("chat_template_kwargs", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "continue_final_message"),
+    }
+)
+"""Settings under which tokens are forced, forbidden or cut off that the text does not show: no count tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ def request_body(
         "max_tokens": sampling.max_tokens,
         **_optional(sampling, supported),
         "reasoning": {"enabled": prompt.thinking},
+        **_switches(fmt),
         "usage": {"include": True},
         "provider": _provider(route, privacy or Privacy()),
         "plugins": list(PLUGINS),
@@ -57,7 +68,15 @@ def request_body(
     }
     if taken := sorted(set(sampling.extra) & set(body)):
         raise ValueError(f"sampling.extra sets {taken[0]!r}, which the request sets itself. Leave it out.")
+    if forced := sorted(set(sampling.extra) & FORCED):
+        raise ValueError(f"sampling.extra sets {forced[0]!r}, which forces tokens that no text shows. Leave it out.")
     return {**body, **sampling.extra}
+
+
+def _switches(fmt: Format) -> dict[str, object]:
+    """The template's own switches, where the format stands for one; a server that ignores them shows in the count."""
+    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
+    return {"chat_template_kwargs": switches} if switches else {}
 
 
 def _provider(route: Route, privacy: Privacy) -> dict[str, object]:

@@ -1,20 +1,21 @@
-"""Kimi-K2.5's layout: prompts to ids, completions to ids and back.
+"""Kimi's layout, K2 to K2.6: prompts to ids, completions to ids and back.
 
 Guarantees: control tokens are appended by id and text is encoded apart, segment by segment; `parse` and `assemble` are
 each other's inverse on what the layout can express. Refuses everything else: images, control tokens where the layout
 has none, ids that are not what the tokenizer makes of their own text.
 
-A completion is `[reasoning </think>] content [tool section] [text] <|im_end|>`; with thinking on, the prompt has
-already opened `<think>`. Source: Kimi-K2.5's chat template and Moonshot's tool-calling guide.
+A completion is `[[<think>] reasoning </think>] content [tool section] [text] <|im_end|>`. The prompt has already opened
+`<think>` (K2.5, K2.6, thinking), the model opens it (K2-Thinking), or nothing thinks (K2). Sources: Kimi's chat
+templates and Moonshot's tool-calling guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pipeline.formats.kimi_prompt import declare_tools, template_variables
+from pipeline.formats.kimi_layout import assembled, pieces_of, spans_of, text_of
 from pipeline.formats.kimi_prompt import prompt_pieces as message_pieces
 from pipeline.formats.kimi_tokens import (
     ARGUMENT_BEGIN,
@@ -29,7 +30,8 @@ from pipeline.formats.kimi_tokens import (
     Piece,
     encode_pieces,
 )
-from pipeline.formats.parts import Assembled, Parts
+from pipeline.formats.kimi_variants import K25, Variant, as_templated, declare_tools, sorted_tools
+from pipeline.formats.parts import Assembled, Opener, Parts
 from pipeline.formats.template import ChatTemplate, load_template
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 from pipeline.tokenizers import RUN_CHARS, Tokenizer, prompt_pieces
@@ -49,28 +51,22 @@ __all__ = [
     "load",
 ]
 
-_NEXT: Final = {
-    SECTION_BEGIN: {CALL_BEGIN, SECTION_END},
-    CALL_BEGIN: {ARGUMENT_BEGIN},
-    ARGUMENT_BEGIN: {CALL_END},
-    CALL_END: {CALL_BEGIN, SECTION_END},
-}
-"""Which marker may follow which inside a section."""
-
 _CONTROL_CHARS: Final = 40
 """No control token's name is longer, so a shorter prompt cannot reach the run that engines cut at."""
 
-_TEXT_AFTER: Final = {CALL_BEGIN, ARGUMENT_BEGIN, SECTION_END}
-"""Markers after which text may stand: a call's id, its arguments, and what follows the section."""
+_THINKING: Final = (SpanKind.THINK_OPEN, SpanKind.REASONING, SpanKind.THINK_CLOSE)
+_THINK_CLOSE_AT: Final = 23
+"""Where `</think>` stands among the control tokens; K2's own vocabulary reserves the place without naming it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KimiFormat:
-    """Kimi-K2.5's layout on one tokenizer, and the model's own chat template where its directory holds one."""
+    """One release's layout on one tokenizer, and the model's own chat template where its directory holds one."""
 
     name: str
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
+    variant: Variant = K25
 
     @property
     def end_id(self) -> int:
@@ -78,9 +74,25 @@ class KimiFormat:
         return self.tokenizer.id_of(END)
 
     @property
+    def template_switches(self) -> JsonObject:
+        """What a request must say for a server's template to render as this format does."""
+        return {"preserve_thinking": True} if self.variant.preserves_thinking else {}
+
+    @property
+    def think_open_id(self) -> int:
+        """The id that opens the reasoning where the model does so itself."""
+        return self.tokenizer.id_of(THINK)
+
+    @property
     def think_close_id(self) -> int:
         """The id that ends the reasoning."""
+        if self.variant.opener is Opener.NOBODY:
+            return self.tokenizer.base_size + _THINK_CLOSE_AT
         return self.tokenizer.id_of(THINK_CLOSE)
+
+    def opener(self, *, thinking: bool) -> Opener:
+        """Who opens the reasoning; only a prompt that opens it can leave it out when it is told to."""
+        return self.variant.opener if thinking or self.variant.opener is Opener.MODEL else Opener.NOBODY
 
     def tool_markers(self) -> dict[str, int]:
         """The five tool markers' ids by name."""
@@ -88,11 +100,18 @@ class KimiFormat:
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
         """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
-        pieces = list(message_pieces(prompt, self.tokenizer, generation_prompt=generation_prompt))
+        pieces = list(message_pieces(prompt, self.tokenizer, self.variant, generation_prompt=generation_prompt))
         ids = self._encode_prompt(prompt, pieces)
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
-            self.template.require_equal(self.tokenizer, prompt, ids, template_variables(prompt))
+            asked = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
+            self.template.require_equal(self.tokenizer, asked, ids, self._template_variables(prompt))
         return ids
+
+    def _template_variables(self, prompt: Prompt) -> dict[str, Json]:
+        """What Kimi's tokenizer gives its template beside messages and tools, and the job's own switches."""
+        variables = dict(self.template_switches)
+        declared = declare_tools(prompt.tools) if prompt.tools else ""
+        return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
 
     def _encode_prompt(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
         if sum(len(piece) if isinstance(piece, str) else _CONTROL_CHARS for piece in pieces) > RUN_CHARS:
@@ -107,40 +126,49 @@ class KimiFormat:
             return tuple(encode_pieces(self.tokenizer, pieces))
         if (found := self.special_text(prompt)) is not None:
             message = f"a prompt of {len(text)} characters is cut by the engine and spells {found}"
-            raise RefusedError(Reason.SPECIAL_TEXT, message)
+            raise RefusedError(Reason.SPECIAL_TEXT, message, field="messages")
         return tuple(self.tokenizer.encode_prompt(text))
 
     def special_text(self, prompt: Prompt) -> str | None:
         """The first control token that the prompt's own text spells, if any."""
         if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):
             return None
-        for piece in message_pieces(prompt, self.tokenizer):
+        for piece in message_pieces(prompt, self.tokenizer, self.variant):
             if isinstance(piece, str) and (found := self.tokenizer.find_control(piece)) is not None:
                 return found[1]
         return None
 
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """The text that declares `tools` in a first message of the role `tool_declare`."""
-        return declare_tools(tools)
+        """The text that declares `tools` in a first message of the role `tool_declare`.
+
+        Refused where the template says its default system turn before a first message of that role: the same tokens
+        in another order, which no count shows.
+        """
+        if self.variant.default_system is not None:
+            message = f"{self.name} puts its default system turn before tools that are declared in a message"
+            raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
+        return self.variant.declare(tools)
 
     def assemble(self, parts: Parts) -> Assembled:
         """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""
-        _check_parts(parts, self.tokenizer)
-        return assemble_unchecked(self, parts)
+        return assembled(parts, self.variant.opener, self.tokenizer)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
         """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
-        return tuple(_spans(ids, thinking, self.tokenizer))
+        return tuple(spans_of(ids, self.opener(thinking=thinking), self.tokenizer))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:
         """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
-        spans = {span.kind: ids[span.start : span.stop] for span in self.layout(ids, thinking=thinking)}
-        body = ids[len(spans.get(SpanKind.REASONING, ())) + len(spans.get(SpanKind.THINK_CLOSE, ())) :]
+        spans = {span.kind: span for span in self.layout(ids, thinking=thinking)}
+        opened = SpanKind.THINK_OPEN in spans
+        thought = opened or self.opener(thinking=thinking) is Opener.PROMPT
+        split = max((spans[kind].stop for kind in _THINKING if kind in spans), default=0)
         ended = SpanKind.END in spans
+        close = split - 1 if SpanKind.THINK_CLOSE in spans else split
         return Parts(
-            reasoning=self.tokenizer.decode_text(spans.get(SpanKind.REASONING, ())) if thinking else None,
+            reasoning=text_of(ids, int(opened), close, self.tokenizer) if thought else None,
             think_closed=SpanKind.THINK_CLOSE in spans,
-            body=tuple(_body_pieces(body[:-1] if ended else body, self.tokenizer)),
+            body=tuple(pieces_of(ids, split, len(ids) - int(ended), self.tokenizer)),
             ended=ended,
         )
 
@@ -163,130 +191,9 @@ def _is_innocent(value: Json) -> bool:
     return isinstance(value, str) and "<" not in value and "[" not in value
 
 
-def load(name: str, tokenizer: Tokenizer) -> KimiFormat:
-    """Kimi-K2.5's layout on `tokenizer`, called `name`."""
-    return KimiFormat(name, tokenizer, load_template(tokenizer.directory))
-
-
-def assemble_unchecked(fmt: KimiFormat, parts: Parts) -> Assembled:
-    """Ids and spans of parts that are known to lie in the layout."""
-    ids: list[int] = []
-    spans: list[Span] = []
-    for kind, pieces in _groups(fmt, parts):
-        start = len(ids)
-        ids.extend(encode_pieces(fmt.tokenizer, pieces))
-        if len(ids) > start:
-            spans.append(Span(kind, start, len(ids)))
-    return Assembled(tuple(ids), tuple(spans))
-
-
-def _groups(fmt: KimiFormat, parts: Parts) -> Iterator[tuple[SpanKind, Sequence[Piece]]]:
-    if parts.reasoning is not None:
-        yield SpanKind.REASONING, (parts.reasoning,)
-        if parts.think_closed:
-            yield SpanKind.THINK_CLOSE, (fmt.think_close_id,)
-    begin, stop = _section_bounds(parts.body, fmt.tokenizer)
-    yield SpanKind.CONTENT, parts.body[:begin]
-    yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
-    yield SpanKind.CONTENT, parts.body[stop:]
-    if parts.ended:
-        yield SpanKind.END, (fmt.end_id,)
-
-
-def _section_bounds(body: Sequence[Piece], tokenizer: Tokenizer) -> tuple[int, int]:
-    begin_id, end_id = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
-    begin = next((i for i, piece in enumerate(body) if piece == begin_id), len(body))
-    return begin, next((i + 1 for i, piece in enumerate(body) if piece == end_id), len(body))
-
-
-def _invalid(message: str, position: int | None = None) -> RefusedError:
-    return RefusedError(Reason.LAYOUT_INVALID, message, token_position=position)
-
-
-def _check_parts(parts: Parts, tokenizer: Tokenizer) -> None:
-    if parts.reasoning is None and parts.think_closed:
-        raise _invalid("an instant answer cannot close a thinking that the prompt has closed")
-    open_thinking = parts.reasoning is not None and not parts.think_closed
-    if open_thinking and (parts.body or parts.ended):
-        raise _invalid("content or an end token stands before </think>")
-    _check_body(parts.body, parts.ended, tokenizer)
-
-
-def _check_body(body: Sequence[Piece], ended: bool, tokenizer: Tokenizer) -> None:  # noqa: FBT001
-    """The grammar of a body: text, at most one section of whole calls, text; cut anywhere if not ended."""
-    last: str | None = None
-    was_text = False
-    for position, piece in enumerate(body):
-        if isinstance(piece, str):
-            if not piece or was_text or not (last is None or last in _TEXT_AFTER):
-                raise _invalid(f"text {piece[:40]!r} cannot stand at piece {position} (after {last})")
-            was_text = True
-            continue
-        name = tokenizer.name_of(piece)
-        if name not in (_NEXT.get(last, set()) if last else {SECTION_BEGIN}):
-            raise _invalid(f"{name or piece} cannot stand at piece {position} (after {last})", position)
-        last, was_text = name, False
-    if ended and last not in {None, SECTION_END}:
-        raise _invalid(f"the answer ends inside a tool section (after {last})")
-
-
-def _spans(ids: Ids, thinking: bool, tokenizer: Tokenizer) -> Iterator[Span]:  # noqa: FBT001
-    close = tokenizer.id_of(THINK_CLOSE)
-    start = 0
-    if thinking:
-        stop = ids.index(close) if close in ids else len(ids)
-        _require_base(ids, 0, stop, tokenizer)
-        yield from _span(SpanKind.REASONING, 0, stop)
-        yield from _span(SpanKind.THINK_CLOSE, stop, min(stop + 1, len(ids)))
-        start = stop + 1
-    ended = bool(ids) and ids[-1] == tokenizer.id_of(END)
-    stop = len(ids) - 1 if ended else len(ids)
-    yield from _body_spans(ids, start, stop, ended, tokenizer)
-    if ended:
-        yield Span(SpanKind.END, stop, len(ids))
-
-
-def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:
-    if stop > start:
-        yield Span(kind, start, stop)
-
-
-def _require_base(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> None:
-    for position in range(start, stop):
-        token = ids[position]
-        if not 0 <= token < tokenizer.base_size:
-            raise _invalid(f"{tokenizer.name_of(token) or token} stands inside the reasoning", position)
-
-
-def _body_spans(ids: Ids, start: int, stop: int, ended: bool, tokenizer: Tokenizer) -> Iterator[Span]:  # noqa: FBT001
-    pieces = _skeleton(ids[start:stop], tokenizer)
-    _check_body(pieces, ended, tokenizer)
-    begin_id, end_id = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
-    begin = ids.index(begin_id, start, stop) if begin_id in pieces else stop
-    end = ids.index(end_id, start, stop) + 1 if end_id in pieces else stop
-    yield from _span(SpanKind.CONTENT, start, begin)
-    yield from _span(SpanKind.TOOL_SECTION, begin, end)
-    yield from _span(SpanKind.CONTENT, end, stop)
-
-
-def _skeleton(ids: Ids, tokenizer: Tokenizer) -> list[Piece]:
-    """The body with every run of base tokens as one placeholder text."""
-    pieces: list[Piece] = []
-    for token in ids:
-        if not 0 <= token < tokenizer.base_size:
-            pieces.append(token)
-        elif not pieces or isinstance(pieces[-1], int):
-            pieces.append("…")
-    return pieces
-
-
-def _body_pieces(ids: Ids, tokenizer: Tokenizer) -> Iterator[Piece]:
-    start = 0
-    for position, token in enumerate(ids):
-        if token >= tokenizer.base_size:
-            if position > start:
-                yield tokenizer.decode_text(ids[start:position])
-            yield token
-            start = position + 1
-    if start < len(ids):
-        yield tokenizer.decode_text(ids[start:])
+def load(name: str, tokenizer: Tokenizer, variant: Variant = K25) -> KimiFormat:
+    """The layout of one release, K2.5 where none is named, on `tokenizer` and called `name`."""
+    template = load_template(tokenizer.directory)
+    if template is not None:
+        variant = as_templated(variant, template.source)
+    return KimiFormat(name, tokenizer, template, variant)

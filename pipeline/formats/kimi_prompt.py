@@ -1,13 +1,13 @@
-"""Prompts as Kimi-K2.5's chat template lays them out.
+"""Prompts as Kimi's chat templates lay them out, each release by its `Variant`.
 
-Guarantees: the turns, the tool declaration and the thinking of earlier turns are those of the model's own template.
-Refuses what that template would print as something else than it is: null reasoning, images, unnamed roles.
+Guarantees: the turns, the tool declaration and the thinking of earlier turns are those of the model's own template,
+also where that leaves something out (July 2025's K2 prints no tool calls of earlier turns). Refuses what a template
+would print as something else than it is: null reasoning, images, unnamed roles.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.formats.kimi_tokens import (
     ARGUMENT_BEGIN,
@@ -24,48 +24,59 @@ from pipeline.formats.kimi_tokens import (
     USER,
     Piece,
 )
-from pipeline.formats.typescript import SchemaError, declare_functions, sort_keys
+from pipeline.formats.kimi_variants import Turns, Variant
+from pipeline.formats.parts import Opener
 from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 from pipeline.tokenizers import Tokenizer
 
 
-def declare_tools(tools: Sequence[JsonObject]) -> str:
-    """The text that declares `tools` (OpenAI schema): TypeScript, or compact JSON where a schema has no such form."""
-    ordered = [sort_keys(dict(tool)) for tool in tools]
-    functions: list[JsonObject] = []
-    for tool in ordered:
-        function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
-        if not isinstance(function, dict):
-            raise RefusedError(
-                Reason.PROMPT_UNSUPPORTED, "a tool is not {'type': 'function', 'function': {…}}", field="tools"
-            )
-        functions.append(function)
-    try:
-        return declare_functions(functions)
-    except SchemaError:
-        return json.dumps(ordered, ensure_ascii=False, separators=(",", ":"))
-
-
-def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, generation_prompt: bool = True) -> Iterator[Piece]:
+def prompt_pieces(
+    prompt: Prompt, tokenizer: Tokenizer, variant: Variant, *, generation_prompt: bool = True
+) -> Iterator[Piece]:
+    """The whole prompt: tools, the default system turn, messages, and the turn that the model is to fill."""
     one = tokenizer.id_of
     if prompt.tools:
-        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), declare_tools(prompt.tools), one(END))
-    history = _last_plain_answer(prompt.messages)
-    for position, message in enumerate(prompt.messages):
-        keeps = prompt.thinking and position > history
-        yield from _message_pieces(message, tokenizer, keeps_reasoning=keeps)
+        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), variant.declare(prompt.tools), one(END))
+    if variant.default_system and prompt.messages[:1] and prompt.messages[0].get("role") != "system":
+        yield from (one(SYSTEM), "system", one(MIDDLE), variant.default_system, one(END))
+    yield from _turns(prompt, tokenizer, variant)
     if generation_prompt:
-        yield from (one(ASSISTANT), "assistant", one(MIDDLE), one(THINK))
-        if not prompt.thinking:
-            yield one(THINK_CLOSE)
+        yield from (one(ASSISTANT), "assistant", one(MIDDLE))
+        if variant.opener is Opener.PROMPT:
+            yield from (one(THINK),) if prompt.thinking else (one(THINK), one(THINK_CLOSE))
 
 
-def template_variables(prompt: Prompt) -> dict[str, Json]:
-    """What Kimi's tokenizer gives its template beside messages and tools."""
-    if not prompt.tools:
-        return {}
-    declared = declare_tools(prompt.tools)
-    return {"tools_ts_str": declared} if declared.startswith("# Tools") else {}
+def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Variant) -> Iterator[Piece]:
+    if variant.turns is Turns.PLAIN:
+        for position, message in enumerate(prompt.messages):
+            yield from _of_message(position, _plain_pieces(message, tokenizer))
+        return
+    history = -1 if variant.preserves_thinking else _last_plain_answer(prompt.messages)
+    for position, message in enumerate(prompt.messages):
+        keeps = (prompt.thinking or variant.opener is not Opener.PROMPT) and position > history
+        yield from _of_message(position, _message_pieces(message, tokenizer, keeps_reasoning=keeps))
+
+
+def _of_message(position: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The same pieces; a refusal names the message."""
+    try:
+        yield from pieces
+    except RefusedError as error:
+        raise error.inside(f"messages[{position}]") from None
+
+
+def _plain_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """A turn of July 2025's template: role and content, nothing else."""
+    role, content = message.get("role"), message.get("content")
+    opener = _PLAIN_OPENERS.get(role) if isinstance(role, str) else None
+    if opener is None or role is None:
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="role")
+    if content is None:
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message has no content", field="content")
+    yield from (tokenizer.id_of(opener), str(role), tokenizer.id_of(MIDDLE), _content(message), tokenizer.id_of(END))
+
+
+_PLAIN_OPENERS: Mapping[str, str] = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": SYSTEM}
 
 
 def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
@@ -79,7 +90,7 @@ def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
 def _message_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reasoning: bool) -> Iterator[Piece]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="messages")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="role")
     opener = {"user": USER, "assistant": ASSISTANT}.get(role, SYSTEM)
     yield from (tokenizer.id_of(opener), _speaker(message, role), tokenizer.id_of(MIDDLE))
     if role == "assistant":
@@ -94,7 +105,7 @@ def _message_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reasonin
 def _speaker(message: JsonObject, role: str) -> str:
     name = message.get("name")
     if name is not None and (not isinstance(name, str) or role == "assistant"):
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message has the name {name!r}", field="messages")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message has the name {name!r}", field="name")
     return name or role
 
 
@@ -106,10 +117,13 @@ def _assistant_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reason
     if not calls:
         return
     if not isinstance(calls, list):
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, "tool_calls is no list", field="messages")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, "tool_calls is no list", field="tool_calls")
     yield one(SECTION_BEGIN)
-    for call in calls:
-        yield from _call_pieces(call, tokenizer)
+    for position, call in enumerate(calls):
+        try:
+            yield from _call_pieces(call, tokenizer)
+        except RefusedError as error:
+            raise error.inside(f"tool_calls[{position}]") from None
     yield one(SECTION_END)
 
 
@@ -124,10 +138,12 @@ def _reasoning(message: JsonObject) -> str:
 def _call_pieces(call: Json, tokenizer: Tokenizer) -> Iterator[Piece]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, "a tool call has no function", field="messages")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, "a tool call has no function", field="function")
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, "a tool call's arguments are no string", field="messages")
+        raise RefusedError(
+            Reason.PROMPT_UNSUPPORTED, "a tool call's arguments are no string", field="function.arguments"
+        )
     one = tokenizer.id_of
     yield from (one(CALL_BEGIN), _required_text(call, "id"), one(ARGUMENT_BEGIN), arguments, one(CALL_END))
 
@@ -135,7 +151,7 @@ def _call_pieces(call: Json, tokenizer: Tokenizer) -> Iterator[Piece]:
 def _required_text(value: JsonObject, key: str) -> str:
     text = value.get(key)
     if not isinstance(text, str):
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"{key} is {type(text).__name__}, not text", field="messages")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"{key} is {type(text).__name__}, not text", field=key)
     return text
 
 
@@ -146,14 +162,13 @@ def _content(message: JsonObject) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join(_text_part(part) for part in content)
-    raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"content is {type(content).__name__}", field="messages")
+        return "".join(_text_part(part, position) for position, part in enumerate(content))
+    raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"content is {type(content).__name__}", field="content")
 
 
-def _text_part(part: Json) -> str:
+def _text_part(part: Json, position: int) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    raise RefusedError(
-        Reason.PROMPT_UNSUPPORTED, f"a content part is {kind}, and only text is rendered", field="messages"
-    )
+    message = f"a content part is {kind}, and only text is rendered"
+    raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"content[{position}]")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,13 +13,25 @@ if TYPE_CHECKING:
     from pipeline.tokenizers import Tokenizer
 
 
+class Opener(StrEnum):
+    """Who opens the reasoning that a completion begins with.
+
+    PROMPT: the first emitted token is reasoning already. MODEL: the model emits the opening control token, which no API
+    text shows, or does not think. NOBODY: the completion begins with its content.
+    """
+
+    PROMPT = "prompt"
+    MODEL = "model"
+    NOBODY = "nobody"
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a completion says.
 
-    `reasoning` is None where the prompt closed the thinking (instant mode). `body` holds what follows the reasoning:
-    text, and tool markers as control ids; no empty text and no two texts in a row. `ended` says that the end token
-    was emitted.
+    `reasoning` is None where no thinking was opened (instant mode, a model that does not think). `body` holds what
+    follows the reasoning: text, and tool markers as control ids; no empty text and no two texts in a row. `ended` says
+    that the end token was emitted.
     """
 
     reasoning: str | None
@@ -45,7 +58,10 @@ class Format(Protocol):
     @property
     def end_id(self) -> int: ...
     @property
+    def think_open_id(self) -> int: ...
+    @property
     def think_close_id(self) -> int: ...
+    def opener(self, *, thinking: bool) -> Opener: ...
     def tool_markers(self) -> dict[str, int]: ...
     def render(self, prompt: Prompt) -> Ids: ...
     def special_text(self, prompt: Prompt) -> str | None: ...
@@ -54,3 +70,22 @@ class Format(Protocol):
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]: ...
     def parts(self, ids: Ids, *, thinking: bool) -> Parts: ...
     def parse(self, ids: Ids, *, thinking: bool) -> Parts: ...
+
+
+@runtime_checkable
+class Switched(Protocol):
+    """A format that a server renders only when it is told to: `chat_template_kwargs` of the request."""
+
+    @property
+    def template_switches(self) -> JsonObject: ...
+
+
+def end_ids(fmt: Format) -> frozenset[int]:
+    """The ids that end a completion: one, or two where the next role's marker ends it (`end_after_calls_id`)."""
+    return frozenset({fmt.end_id, ending(fmt, (fmt.end_id,))})
+
+
+def ending(fmt: Format, body: Sequence[str | int]) -> int:
+    """The id that ends a completion with this body, in which every control id is of a tool call."""
+    called = any(isinstance(piece, int) for piece in body)
+    return int(getattr(fmt, "end_after_calls_id", fmt.end_id)) if called else fmt.end_id

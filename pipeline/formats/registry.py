@@ -1,20 +1,31 @@
 """The formats by name: one entry a family, each pinned to the hash of its vocabulary.
 
-Guarantees: a format is opened only on the tokenizer that it names. Looked for, in this order: the directory that was
-given (`--tokenizer DIR`, or `hub:REPOSITORY@REVISION`), `$DRAFTER_GATE_TOKENIZERS`, the hub cache at the pinned
-revision.
+Guarantees: a format is opened only on the tokenizer that it names, and a name that is taken stays what it is. Looked
+for, in this order: the directory that was given (`--tokenizer DIR`, or `hub:REPOSITORY@REVISION`),
+`$DRAFTER_GATE_TOKENIZERS`, the hub cache at the pinned revision.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 
-from pipeline.formats import kimi
+from pipeline.formats import deepseek, glm, kimi, kimi_variants, qwen, qwen35
 from pipeline.formats.parts import Format
+from pipeline.tokenizer_json import (
+    DEEPSEEK_R1_SHA256,
+    DEEPSEEK_V31_SHA256,
+    GLM_5_SHA256,
+    QWEN_3_SHA256,
+    QWEN_35_SHA256,
+    load_tokenizer_json,
+)
 from pipeline.tokenizers import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,22 +36,64 @@ MOST_OF_A_HUB_ERROR = 240
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One entry: how the format is made, the vocabulary it is pinned to, and where that can be found."""
+    """One entry: how the format is made, the vocabulary it is pinned to, and where that can be found.
+
+    `folder` is the subfolder of `$DRAFTER_GATE_TOKENIZERS` that holds `file`, where it is not the format's name.
+    """
 
     load: Callable[[str, Tokenizer], Format]
     sha256: str
     embedded: Path | None = None
     hub: tuple[str, str] | None = None
+    file: str = "tiktoken.model"
+    folder: str | None = None
+
+    def read(self, directory: Path) -> Tokenizer:
+        """The tokenizer in `directory`; TokenizerError where it is not the pinned one."""
+        read = load_tokenizer if self.file == "tiktoken.model" else load_tokenizer_json
+        return read(directory, expect_sha256=self.sha256)
 
 
-FORMATS: Mapping[str, Family] = {
+_FORMATS: dict[str, Family] = {
+    "kimi-k2": Family(
+        partial(kimi.load, variant=kimi_variants.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
+    ),
+    "kimi-k2-thinking": Family(partial(kimi.load, variant=kimi_variants.K2_THINKING), KIMI_SHA256),
     "kimi-k2.5": Family(kimi.load, KIMI_SHA256, hub=("moonshotai/Kimi-K2.5", "4d01dfe0")),
+    "kimi-k2.6": Family(
+        partial(kimi.load, variant=kimi_variants.K26), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+    ),
+    "kimi-k2.6-preserve-thinking": Family(
+        partial(kimi.load, variant=kimi_variants.K26_PRESERVE), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+    ),
+    "deepseek-r1": Family(deepseek.load_r1, DEEPSEEK_R1_SHA256, file="tokenizer.json"),
+    "deepseek-v3.1": Family(deepseek.load_v31, DEEPSEEK_V31_SHA256, file="tokenizer.json"),
+    "glm-4.7-flash": Family(glm.load, GLM_5_SHA256, file="tokenizer.json"),
+    "glm-5": Family(glm.load, GLM_5_SHA256, file="tokenizer.json"),
+    "qwen3": Family(qwen.load, QWEN_3_SHA256, file="tokenizer.json"),
+    "qwen3.5": Family(qwen35.load, QWEN_35_SHA256, file="tokenizer.json"),
     "tiny-kimi": Family(kimi.load, TINY_SHA256, embedded=ROOT / "harness" / "tiny_target" / "weights"),
 }
 
 
+FORMATS: Mapping[str, Family] = MappingProxyType(_FORMATS)
+"""Every family that can be opened; `register` adds to it."""
+
+
 class FormatError(Exception):
-    """A format name that is not registered."""
+    """A format name that is not registered, or cannot be."""
+
+
+def register(name: str, family: Family) -> None:
+    """Add a family from outside this package, for this process; FormatError where the name is taken or no folder's.
+
+    The gate knows it by its vocabulary's hash: no paid job runs on a vocabulary that the contract suite has not proven.
+    """
+    if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) is None:
+        raise FormatError(f"{name!r} is no format name. Use small letters, digits, dots and hyphens.")
+    if name in _FORMATS:
+        raise FormatError(f"the format {name!r} exists already. Register yours under another name.")
+    _FORMATS[name] = family
 
 
 def family_of(name: str) -> Family:
@@ -63,25 +116,23 @@ def open_format(name: str, where: str | None = None) -> Format:
     if directory is None:
         named = os.environ.get("DRAFTER_GATE_TOKENIZERS")
         looked = f"$DRAFTER_GATE_TOKENIZERS ({named or 'not set'}) or the hub's cache"
-        raise TokenizerError(
-            f"no tokenizer of {name} (a tiktoken.model) in {looked}. Give its directory with --tokenizer DIR."
-        )
-    return family.load(name, load_tokenizer(directory, expect_sha256=family.sha256))
+        raise TokenizerError(f"no tokenizer of {name} in {looked}. Give its directory with --tokenizer DIR.")
+    return family.load(name, family.read(directory))
 
 
 def find_tokenizer(name: str, where: str | None = None) -> Path | None:
-    """The directory that holds the format's `tiktoken.model`; nothing is fetched unless `where` names the hub."""
+    """The directory that holds the format's vocabulary; nothing is fetched unless `where` names the hub."""
     if where is not None:
         return fetch(where) if where.startswith("hub:") else Path(where)
-    return next((place for place in _places(name) if (place / "tiktoken.model").is_file()), None)
+    return next((place for place in _places(name) if (place / family_of(name).file).is_file()), None)
 
 
 def _places(name: str) -> Iterator[Path]:
     family = family_of(name)
     if family.embedded is not None:
         yield family.embedded
-    if named := os.environ.get("DRAFTER_GATE_TOKENIZERS"):
-        yield from (Path(named) / name, Path(named))
+    for named in filter(None, os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep)):
+        yield from (Path(named) / (family.folder or name), Path(named))
     if family.hub is not None:
         repository, revision = family.hub
         home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"
@@ -98,7 +149,7 @@ def fetch(where: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise TokenizerError("the hub needs huggingface-hub. Run: pip install huggingface-hub") from None
-    wanted = ["tiktoken.model", "tokenizer_config.json", "chat_template.jinja"]
+    wanted = ["tiktoken.model", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted))
     except Exception as error:  # noqa: BLE001 — the hub client raises its own, httpx's and OSError alike

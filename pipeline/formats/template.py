@@ -1,8 +1,9 @@
 """A target model's own chat template, rendered as engines render it.
 
-Guarantees: a prompt is never rendered in two ways. Where the tokenizer's directory holds `chat_template.jinja`, what it
-renders must equal the format's own rendering id for id, or the prompt is refused; a release that changes its template
-is so noticed at the first row. Jinja settings are those of transformers' `apply_chat_template`.
+Guarantees: a prompt is never rendered in two ways. Where the tokenizer's directory holds `chat_template.jinja`, or its
+`tokenizer_config.json` names a template, what that renders must equal the format's own rendering id for id, or the
+prompt is refused; a release that changes its template is so noticed at the first row. Jinja settings are those of
+transformers' `apply_chat_template`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class ChatTemplate:
 
     path: Path
     compiled: Template
+    source: str
 
     def text(self, prompt: Prompt, **variables: Json) -> str:
         """The rendered prompt; RefusedError(PROMPT_UNSUPPORTED) where the template itself refuses."""
@@ -60,19 +62,32 @@ class ChatTemplate:
 def load_template(directory: Path) -> ChatTemplate | None:
     """The template beside a tokenizer, None where there is none; TokenizerError where it cannot be read."""
     path = directory / FILE_NAME
-    if not path.is_file():
+    source = _source(path)
+    if source is None:
         return None
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     try:
-        return ChatTemplate(path, environment.from_string(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, TemplateError) as error:
+        return ChatTemplate(path, environment.from_string(source), source)
+    except TemplateError as error:
         raise TokenizerError(f"{path}: no usable chat template ({error})") from None
 
 
+def _source(path: Path) -> str | None:
+    """The template's text: its own file, or the entry of `tokenizer_config.json`; a list of several is not read."""
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        config = path.with_name("tokenizer_config.json")
+        named = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise TokenizerError(f"{path}: no usable chat template ({error})") from None
+    return named if isinstance(named, str) else None
+
+
 def _to_json(value: Any, **options: Any) -> str:  # noqa: ANN401 — jinja gives a filter whatever the template holds
-    return json.dumps(value, ensure_ascii=False, **options)
+    return json.dumps(value, **{"ensure_ascii": False, **options})
 
 
 def _raise(message: str) -> NoReturn:

@@ -5,10 +5,15 @@ Without it these tests skip and say so; with `$DRAFTER_GATE_REQUIRE_SHARED=1`, a
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pipeline.formats.parts import Format
+from pipeline.formats.registry import open_format
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,3 +34,16 @@ def shared() -> Path:
     if os.environ.get("DRAFTER_GATE_REQUIRE_SHARED") == "1":
         pytest.fail(f"{reason}; DRAFTER_GATE_REQUIRE_SHARED=1 makes its absence an error.", pytrace=False)
     pytest.skip(f"{reason}.")
+
+
+@pytest.fixture(scope="session")
+def kimi_format(shared: Path) -> Format:
+    """Kimi-K2.5 on its real vocabulary."""
+    return open_format("kimi-k2.5", str(shared / "kimi"))
+
+
+@pytest.fixture(scope="session")
+def reports(shared: Path) -> dict[str, dict[str, Any]]:
+    """The catalogue of real reports by id."""
+    lines = (shared / "faults" / "reports.jsonl").read_bytes().splitlines()
+    return {report["id"]: report for report in map(json.loads, lines)}

@@ -1,4 +1,4 @@
-"""Prompts equal, id for id, to what Moonshot's own template and tokenizer rendered."""
+"""Prompts equal, id for id, to what Moonshot's own templates and tokenizer rendered."""
 
 from __future__ import annotations
 
@@ -7,37 +7,49 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.formats.kimi import KimiFormat, load
+from pipeline.formats.kimi import KimiFormat
+from pipeline.formats.registry import load_format
 from pipeline.records import Prompt
-from pipeline.tokenizers import KIMI_SHA256, load_tokenizer
+from pipeline.tokenizers import KIMI_SHA256, Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.reference
 
+FORMATS = {
+    "k2.5": "kimi-k2.5",
+    "k2.6-like(miles-fixed)": "kimi-k2.6",
+    "k2-thinking(llamacpp)": "kimi-k2-thinking",
+    "k2-july(llamacpp)": "kimi-k2",
+}
+
 
 @pytest.fixture(scope="module")
-def kimi(shared: Path) -> KimiFormat:
-    return load("kimi-k2.5", load_tokenizer(shared / "kimi", expect_sha256=KIMI_SHA256))
+def tokenizer(shared: Path) -> Tokenizer:
+    return load_tokenizer(shared / "kimi", expect_sha256=KIMI_SHA256)
 
 
-def test_every_k25_rendering_is_equal_id_for_id(kimi: KimiFormat, shared: Path) -> None:
-    cases = [
-        case for case in json.loads((shared / "kimi" / "renderings.json").read_text()) if case["template"] == "k2.5"
-    ]
-    expected = {case["case"]: tuple(case["ids"]) for case in cases}
-    actual = {case["case"]: rendered(kimi, case) for case in cases}
+@pytest.mark.parametrize("template", FORMATS)
+def test_every_rendering_is_equal_id_for_id(template: str, tokenizer: Tokenizer, shared: Path) -> None:
+    cases = json.loads((shared / "kimi" / "renderings.json").read_text(encoding="utf-8"))
+    chosen = [case for case in cases if case["template"] == template]
 
-    assert 8 == len(cases)
-    assert expected == actual
+    assert (32, 8) == (len(cases), len(chosen))
+    assert {case["case"]: tuple(case["ids"]) for case in chosen} == {
+        case["case"]: rendered(template, tokenizer, case) for case in chosen
+    }
 
 
-def rendered(kimi: KimiFormat, case: dict) -> tuple[int, ...]:  # type: ignore[type-arg]  # a JSON object
+def rendered(template: str, tokenizer: Tokenizer, case: dict) -> tuple[int, ...]:  # type: ignore[type-arg]  # JSON
+    """The switch `preserve_thinking` is a format name of its own; only K2.6's template reads it."""
     kwargs = case["kwargs"]
+    preserve = "-preserve-thinking" if template.startswith("k2.6") and kwargs.get("preserve_thinking") else ""
+    fmt = load_format(FORMATS[template] + preserve, tokenizer)
+    assert isinstance(fmt, KimiFormat)
     prompt = Prompt(case["case"], tuple(case["messages"]), tuple(case["tools"] or ()), kwargs.get("thinking", True))
-    return kimi.render(prompt, generation_prompt=kwargs["add_generation_prompt"])
+    return fmt.render(prompt, generation_prompt=kwargs["add_generation_prompt"])
 
 
-def test_control_tokens_are_those_of_the_published_list(kimi: KimiFormat, shared: Path) -> None:
-    published = json.loads((shared / "kimi" / "special_tokens.json").read_text())["tokens"]
+def test_control_tokens_are_those_of_the_published_list(tokenizer: Tokenizer, shared: Path) -> None:
+    published = json.loads((shared / "kimi" / "special_tokens.json").read_text(encoding="utf-8"))["tokens"]
 
-    assert [token["content"] for token in published] == list(kimi.tokenizer.control_names)
-    assert [token["id"] for token in published] == [kimi.tokenizer.id_of(name) for name in kimi.tokenizer.control_names]
+    assert [token["content"] for token in published] == list(tokenizer.control_names)
+    assert [token["id"] for token in published] == [tokenizer.id_of(name) for name in tokenizer.control_names]

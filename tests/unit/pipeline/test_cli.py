@@ -72,7 +72,7 @@ def test_unusable_arguments_are_exit_2(command: list[str], capsys: pytest.Captur
         ({"base_url": "http://127.0.0.1.example.com/api/v1"}, "not on this machine"),
         ({"route": "openrouter/chutes", "base_url": None}, "needs a model"),
         ({"route": "openrouter/chutes", "model": "m/k"}, "--base-url is for the emulator"),
-        ({"format": "morse"}, "unknown format 'morse'; there are kimi-k2.5"),
+        ({"format": "morse"}, "unknown format 'morse'; there are deepseek-r1"),
         ({"format": "kimi-k2.5"}, "in $DRAFTER_GATE_TOKENIZERS (not set) or the hub's cache"),
         ({"format": "kimi-k2.5", "tokenizer": "/nowhere"}, "/nowhere"),
     ],

@@ -128,8 +128,25 @@ def test_prompts_are_rendered_line_by_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b'{"a": 1, "a": 2}', b'{"a": {"b": 1, "b": 1}}', b'{"a": NaN}'], ids=["top", "deep", "nan"]
-)
+    "raw",
+    [
+        b'{"a": 1, "a": 2}',
+        b'{"a": {"b": 1, "b": 1}}',
+        b'{"a": NaN}',
+        b'{"a" : 1, "a": 2}',
+        b'{"a"\t: 1, "a": 2}',
+        b'{"a\\\\": 1, "a\\\\": 2}',
+        b'{"sse": "x", "sse": "y"}',
+        b'{"sse": "x", "a": 1, "a": 2}',
+        b'{"a": 1, "a": 2, "sse": "x\\":y"}',
+        b'{"sse": "x" "y"}',
+        b'{"sse": "\xff"}',
+    ],
+    ids=[
+        "top", "deep", "nan", "space", "tab", "backslash", "stream twice", "after a stream", "before a stream",
+        "two texts", "no utf-8",
+    ],
+)  # fmt: skip
 def test_json_that_two_readers_might_read_differently_is_refused(raw: bytes) -> None:
     with pytest.raises(RefusedError):
         object_of(raw)
@@ -142,9 +159,20 @@ def test_json_that_two_readers_might_read_differently_is_refused(raw: bytes) -> 
         (b'{"a" : 1}', {"a": 1}),
         (b'{"a": "\\ud83d"}', {"a": "\ud83d"}),
         (b'{"a": [{"b": {}}, []]}', {"a": [{"b": {}}, []]}),
+        (b'{"sse":"data: {\\"a\\":1}\\n\\n"}', {"sse": 'data: {"a":1}\n\n'}),
+        (b'{"id": "r", "sse": ": x \\u00e9", "max_tokens": 5}\r\n', {"id": "r", "sse": ": x é", "max_tokens": 5}),
+        (b'{"prompt": {"sse": "in"}, "sse": "out"}', {"prompt": {"sse": "in"}, "sse": "out"}),
+        (b'{"prompt": {"sse": "in"}, "id": "r"}', {"prompt": {"sse": "in"}, "id": "r"}),
+        (b'{"a": "\\"sse\\": x", "sse": null}', {"a": '"sse": x', "sse": None}),
+        (b'{"x\\"sse":"in","y":"}"}', {'x"sse': "in", "y": "}"}),
+        (b'{"sse": "\\ud83d"}', {"sse": "\ud83d"}),
+        (b'{"sse": "", "b": "\\"sse\\":"}', {"sse": "", "b": '"sse":'}),
     ],
-    ids=["colon in text", "space", "half a pair", "nested"],
-)
+    ids=[
+        "colon in text", "space", "half a pair", "nested", "stream", "stream before a key", "stream twice",
+        "stream inside", "no stream", "a key that ends so", "half a pair in a stream", "empty stream",
+    ],
+)  # fmt: skip
 def test_json_of_every_style_is_read(raw: bytes, expected: dict[str, Any]) -> None:
     assert expected == object_of(raw)
 

@@ -22,13 +22,17 @@ def nest() -> int:
     return nest() + 1
 
 
+def wrong(detail: str) -> Refusal:
+    return Refusal(Reason.MALFORMED_INPUT, detail, field="response")
+
+
 @pytest.mark.parametrize(
     "make, refusal",
     [
         (refuse, Refusal(Reason.SPECIAL_TEXT, "the prompt spells it", field="messages")),
-        (nest, Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program")),
-        (lambda: dict[str, int]()["a"], Refusal(Reason.MALFORMED_INPUT, "KeyError: 'a'")),
-        (lambda: float(10**400), Refusal(Reason.MALFORMED_INPUT, "OverflowError: int too large to convert to float")),
+        (nest, wrong("RecursionError: nested too deeply for this program")),
+        (lambda: dict[str, int]()["a"], wrong("KeyError: 'a'")),
+        (lambda: float(10**400), wrong("OverflowError: int too large to convert to float")),
     ],
     ids=["refused", "nested", "missing", "overflow"],
 )

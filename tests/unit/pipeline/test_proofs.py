@@ -103,6 +103,24 @@ def test_calls_after_earlier_calls_are_refused() -> None:
     assert Reason.STRUCTURED_CALLS is reason(of(told, prompt=prompt))
 
 
+@pytest.mark.parametrize("lost", ["Bye.", " "], ids=["text", "a space"])
+def test_text_that_a_parser_lost_behind_the_section_shows_in_the_count(lost: str) -> None:
+    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", "{}"),))
+    emitted = len(REASONING) + len(section_ids()) + len(ENCODE(lost)) + 2
+
+    assert Reason.COUNT_MISMATCH is reason(of(replace(told, usage=counts(emitted))))
+
+
+@pytest.mark.parametrize("more", [-1, 1, 2], ids=str)
+def test_markers_that_were_left_out_or_doubled_show_in_the_count(more: int) -> None:
+    """An end token inside the section, no `</think>` before it, a second section."""
+    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", "{}"),))
+
+    assert Reason.COUNT_MISMATCH is reason(
+        of(replace(told, usage=counts(len(REASONING) + len(section_ids()) + 2 + more)))
+    )
+
+
 # Deltas
 
 
@@ -187,6 +205,46 @@ def test_returned_ids_that_do_not_say_what_the_text_says_are_refused(
     assert expected is reason(of(answer(**changes)))
 
 
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"usage": counts(len(WHOLE) + 1)}, Reason.IDS_CONTRADICT),
+        ({"usage": counts(len(WHOLE) - 1)}, Reason.IDS_CONTRADICT),
+        ({"usage": None}, Reason.USAGE_MISSING),
+        ({"usage": counts(None)}, Reason.USAGE_MISSING),
+        (
+            {"finish_reason": "tool_calls", "tool_calls": (ToolCall("functions.f:0", "f", "{}"),)},
+            Reason.IDS_CONTRADICT,
+        ),
+    ],
+    ids=["some are missing", "too many", "no usage", "no count", "calls without a section"],
+)
+def test_returned_ids_are_believed_only_if_they_are_as_many_as_were_counted(
+    changes: dict[str, object], expected: Reason
+) -> None:
+    told = answer(**{"token_ids": WHOLE, "prompt_ids": PROMPT_IDS, **changes})
+
+    assert expected is reason(reconstruct(PROMPT, told, FORMAT, None))
+    assert expected is reason(of(told))
+
+
+def test_ids_of_a_route_that_does_not_count_its_control_tokens_are_as_many_more() -> None:
+    quiet = route({TraitName.END_COUNTED: False, TraitName.THINK_CLOSE_COUNTED: False})
+    told = answer(token_ids=WHOLE, prompt_ids=PROMPT_IDS, usage=counts(len(WHOLE) - 2))
+
+    assert isinstance(of(told, quiet), TokenRow)
+    assert Reason.IDS_CONTRADICT is reason(reconstruct(PROMPT, told, FORMAT, None))
+
+
+def test_where_no_count_says_that_all_ids_came_parsed_calls_are_refused() -> None:
+    calls = (ToolCall("functions.f:0", "f", "{}"),)
+    ids = (*REASONING, CLOSE, *section_ids(), END)
+    told = answer(**CALLED, tool_calls=calls, token_ids=ids, prompt_ids=PROMPT_IDS, usage=counts(len(ids)))
+
+    assert isinstance(of(told), TokenRow)
+    assert Reason.COUNT_NOT_NATIVE is reason(of(told, route({TraitName.COUNT_NATIVE: False})))
+
+
 def listed(*tokens: int) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob("", FORMAT.tokenizer.token_bytes(token)) for token in tokens)
 
@@ -206,8 +264,9 @@ def test_logprobs_prove_the_ids_of_their_bytes_even_where_white_space_is_strippe
         ((*listed(*WHOLE[:-2]), TokenLogprob(".", None), *listed(END)), Reason.LOGPROBS_HOLE),
         ((TokenLogprob("", b"So it is."), *listed(*WHOLE[len(REASONING) :])), Reason.LOGPROBS_HOLE),
         (listed(*REASONING, CLOSE, *ENCODE(" No."), END), Reason.LOGPROBS_CONTRADICT),
+        (listed(*split_once(REASONING), *WHOLE[len(REASONING) :]), Reason.LOGPROBS_CONTRADICT),
     ],
-    ids=["no end", "no bytes", "no single token", "other text"],
+    ids=["no end", "no bytes", "no single token", "other text", "other count"],
 )
 def test_logprobs_with_holes_or_another_text_are_refused(logprobs: tuple[TokenLogprob, ...], expected: Reason) -> None:
     assert expected is reason(of(answer(logprobs=logprobs)))

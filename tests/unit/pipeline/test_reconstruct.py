@@ -20,6 +20,7 @@ from harness.ordinary import (
 )
 from pipeline.reconstruct import Asked, reconstruct
 from pipeline.records import (
+    Delta,
     Evidence,
     Json,
     Prompt,
@@ -73,6 +74,19 @@ def test_only_the_count_says_that_a_cut_answer_had_closed_its_thinking() -> None
     cut = answer(content=None, finish_reason="length", native_finish_reason=None, usage=counts(len(REASONING) + 1))
 
     assert Reason.AMBIGUOUS_LAYOUT is reason(of(cut))
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
+def test_an_answer_without_the_reasoning_that_was_asked_for_does_not_show_where_it_ended(streamed: bool) -> None:
+    """The whole of it may have come as content, with the closing tag anywhere inside."""
+    tokens = FORMAT.tokenizer.encode("So it is. Yes.")
+    pieces = tuple(Delta("content", FORMAT.tokenizer.decode_text([token])) for token in tokens)
+    told = answer(reasoning=None, content="So it is. Yes.", deltas=pieces if streamed else None)
+
+    unknown = route({TraitName.UNCLOSED: None}, stream=streamed)
+
+    assert Reason.AMBIGUOUS_LAYOUT is reason(of(replace(told, usage=counts(len(tokens) + 2)), unknown))
+    assert Reason.COUNT_MISMATCH is reason(of(replace(told, usage=counts(len(tokens) + 1)), unknown))
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,13 @@ def test_extra_settings_cannot_undo_what_is_said(key: str, fmt: Format) -> None:
         request_body(PROMPT, ROUTE, Sampling(extra={key: None}), ToolMode.NONE, fmt, "s")
 
 
+@pytest.mark.parametrize("key", ["thinking_budget", "tool_choice", "response_format", "stop", "chat_template_kwargs"])
+def test_settings_that_force_tokens_are_refused(key: str, fmt: Format) -> None:
+    """What is forced, forbidden or cut off shows in no text and in no count."""
+    with pytest.raises(ValueError, match=key):
+        request_body(PROMPT, ROUTE, Sampling(extra={key: 1}), ToolMode.NONE, fmt, "s")
+
+
 def test_extra_settings_are_added(fmt: Format) -> None:
     body = request_body(PROMPT, ROUTE, Sampling(extra={"top_p": 0.95}), ToolMode.NONE, fmt, "s")
 

@@ -100,6 +100,35 @@ def test_reasoning_under_two_names_that_differ_is_refused() -> None:
     assert Reason.STREAM_INCONSISTENT is refusal(whole)
 
 
+DETAILS = [{"type": "reasoning.text", "text": "So", "format": "unknown", "index": 0}]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"reasoning": "So"},
+        {"reasoning_content": "So"},
+        {"reasoning_details": DETAILS},
+        {"reasoning": "So", "reasoning_content": "So", "reasoning_details": DETAILS},
+        {"reasoning": None, "reasoning_content": "So"},
+        {"reasoning": "So", "reasoning_details": [{"type": "reasoning.summary", "summary": "x"}]},
+    ],
+    ids=["new name", "old name", "details alone", "all three", "null beside it", "a summary beside it"],
+)
+def test_reasoning_is_found_under_each_of_its_names(message: dict[str, Any]) -> None:
+    whole = body()
+    whole["choices"][0]["message"] = {"content": "Hi", **message}
+
+    assert "So" == completion_of_body(whole).reasoning
+
+
+def test_details_that_say_something_else_are_refused() -> None:
+    whole = body()
+    whole["choices"][0]["message"]["reasoning_details"] = [{"type": "reasoning.text", "text": "Other"}]
+
+    assert Reason.STREAM_INCONSISTENT is refusal(whole)
+
+
 # Streams
 
 

@@ -1,0 +1,58 @@
+"""What the servers' parsers make of tool calls in the text of other families than Kimi.
+
+Guarantees: as lossy as they are. Ids are invented, JSON is written anew, the types of GLM's arguments are guessed, and
+what stands between and after the calls is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from pipeline.records import ToolCall
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_SECTION = "<｜tool▁calls▁begin｜>"
+_WIDE_CALL = re.compile(r"<｜tool▁call▁begin｜>([^<\n]+)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
+_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+
+
+def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
+    """The calls between `<tool_call>` and `</tool_call>`, and the text before them; none where one does not parse."""
+    try:
+        calls = tuple(_calls(content))
+    except ValueError:
+        calls = ()
+    before = content.partition("<tool_call>" if "<tool_call>" in content else _SECTION)[0]
+    return calls, before if calls else content
+
+
+def _calls(content: str) -> Iterator[ToolCall]:
+    for index, match in enumerate(_WIDE_CALL.finditer(content.partition(_SECTION)[2])):
+        yield ToolCall(f"call_{index:08x}", match[1], match[2])
+    for index, match in enumerate(_CALL.finditer(content)):
+        name, arguments = _json_call(match[1]) if match[1].lstrip().startswith("{") else _argument_call(match[1])
+        yield ToolCall(f"call_{index:08x}", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def _json_call(text: str) -> tuple[str, object]:
+    call = json.loads(text)
+    name = call.get("name") if isinstance(call, dict) else None
+    if not name or not isinstance(name, str):
+        raise ValueError(text)
+    return name, call.get("arguments", {})
+
+
+def _argument_call(text: str) -> tuple[str, object]:
+    name = text.partition("<arg_key>")[0].strip()
+    if not name:
+        raise ValueError(text)
+    return name, {key: _guessed(value) for key, value in _ARGUMENT.findall(text)}
+
+
+def _guessed(value: str) -> object:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

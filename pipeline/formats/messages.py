@@ -1,0 +1,92 @@
+"""Messages of a prompt, field by field, for formats that must print them exactly as a template does.
+
+Guarantees: a field is returned only where every engine prints the same of it. Refuses null and listed content, unknown
+roles, and arguments whose JSON an engine would write anew as another text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
+
+
+def unsupported(message: str, field: str = "messages") -> RefusedError:
+    """The refusal of a prompt that a format cannot render."""
+    return RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=field)
+
+
+def role_of(message: JsonObject, known: Sequence[str]) -> str:
+    """The message's role, one of `known`: templates skip the others without a word."""
+    role = message.get("role")
+    if not isinstance(role, str) or role not in known:
+        raise unsupported(f"a message has the role {role!r}, known are {', '.join(known)}")
+    return role
+
+
+def content_of(message: JsonObject) -> str:
+    """The message's text. Null is empty beside tool calls alone; lists are joined in different ways by engines."""
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        return ""
+    if not isinstance(content, str):
+        raise unsupported(f"content is {type(content).__name__}, not text")
+    return content
+
+
+def reasoning_of(message: JsonObject, content: str, close: str) -> str:
+    """`reasoning_content`, the one name that templates know; thinking inside the content is refused."""
+    if message.get("reasoning") or (message.get("reasoning_content") is None and close in content):
+        raise unsupported("earlier reasoning stands elsewhere than in reasoning_content")
+    reasoning = message.get("reasoning_content", "")
+    if not isinstance(reasoning, str):
+        raise unsupported(f"reasoning_content is {type(reasoning).__name__}, not text")
+    return reasoning
+
+
+def calls_of(message: JsonObject, *, as_text: bool = True) -> Iterator[tuple[str, str, dict[str, Json]]]:
+    """Name, arguments as text, and arguments as an object, of each call of an assistant message.
+
+    `as_text`: the template prints the text, which some engines parse and write anew first; both must be the same.
+    """
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise unsupported("tool_calls is no list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise unsupported("a tool call has no function with a name")
+        yield str(function["name"]), *_arguments(function.get("arguments"), as_text=as_text)
+
+
+def _arguments(text: Json, *, as_text: bool) -> tuple[str, dict[str, Json]]:
+    if not isinstance(text, str):
+        raise unsupported("a tool call's arguments are no string")
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise unsupported(f"a tool call's arguments are no JSON: {text[:60]!r}") from None
+    if not isinstance(parsed, dict) or (as_text and written(parsed) != text):
+        raise unsupported(f"engines that parse a call's arguments write {text[:60]!r} in another way")
+    return text, parsed
+
+
+def written(value: Json) -> str:
+    """JSON as templates write it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def with_parsed_arguments(prompt: Prompt) -> Prompt:
+    """The prompt as engines hand it to a template that wants arguments as objects."""
+    return replace(prompt, messages=tuple(map(_parsed, prompt.messages)))
+
+
+def _parsed(message: JsonObject) -> JsonObject:
+    if not message.get("tool_calls"):
+        return message
+    calls: list[Json] = [
+        {"function": {"name": name, "arguments": parsed}} for name, _, parsed in calls_of(message, as_text=False)
+    ]
+    return {**message, "tool_calls": calls}

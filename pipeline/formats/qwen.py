@@ -1,0 +1,134 @@
+"""Qwen3's layout: prompts and answers in `<|im_start|>` turns, tool calls as JSON between two control tokens.
+
+Guarantees: prompts are those of Qwen3's own chat template. The model opens its thinking itself; told not to think, the
+prompt holds an empty one. Calls that came parsed are refused: their JSON may have been written anew. Text that NFC
+changes is refused by the tokenizer, which would change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.messages import calls_of, content_of, reasoning_of, role_of, unsupported, written
+from pipeline.formats.parts import Opener
+from pipeline.formats.tagged import Dialect, Grammar, TaggedFormat
+from pipeline.formats.template import load_template
+from pipeline.records import Json, JsonObject, Prompt
+from pipeline.tokenizers import Tokenizer
+
+START, END = "<|im_start|>", "<|im_end|>"
+THINK, THINK_CLOSE = "<think>", "</think>"
+CALL, CALL_CLOSE = "<tool_call>", "</tool_call>"
+RESPONSE, RESPONSE_CLOSE = "<tool_response>", "</tool_response>"
+
+GRAMMAR: Final = Grammar(
+    end=END,
+    think=THINK,
+    think_close=THINK_CLOSE,
+    after={None: frozenset({CALL}), CALL: frozenset({CALL_CLOSE}), CALL_CLOSE: frozenset({CALL})},
+    text_after=frozenset({CALL, CALL_CLOSE}),
+    closers=frozenset({CALL_CLOSE}),
+)
+
+_ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
+    """What the system turn says of `tools`, one JSON object a line; the markers in it are control tokens."""
+    yield "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    yield "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+    yield from (f"\n{written(dict(tool))}" for tool in tools)
+    yield "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    yield from (CALL, CALL_CLOSE, " XML tags:\n", CALL)
+    yield '\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+    yield CALL_CLOSE
+
+
+def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    one = tokenizer.id_of
+    messages = prompt.messages
+    if not messages:
+        raise unsupported("there are no messages")
+    yield from _system(prompt, tokenizer)
+    query = _last_query(messages)
+    for position, message in enumerate(messages):
+        role = role_of(message, _ROLES)
+        if role == "assistant":
+            yield from _assistant(prompt, position, query, tokenizer)
+        elif role == "tool":
+            yield from _tool(messages, position, tokenizer)
+        elif role == "user" or position > 0:
+            yield from (one(START), f"{role}\n{content_of(message)}", one(END), "\n")
+    yield from (one(START), "assistant\n")
+    if not prompt.thinking:
+        yield from (one(THINK), "\n\n", one(THINK_CLOSE), "\n\n")
+
+
+def _system(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
+    one = tokenizer.id_of
+    first = prompt.messages[0]
+    said = content_of(first) if first.get("role") == "system" else None
+    if not prompt.tools and said is None:
+        return
+    yield from (one(START), "system\n", said or "")
+    if prompt.tools:
+        yield "\n\n" if said is not None else ""
+        marks = {CALL: one(CALL), CALL_CLOSE: one(CALL_CLOSE)}
+        yield from (marks.get(piece, piece) for piece in _declaration(prompt.tools))
+    yield from (one(END), "\n")
+
+
+def _last_query(messages: Sequence[JsonObject]) -> int:
+    """The last user message that is no tool response in disguise; thinking after it is shown again."""
+    asked = [
+        position
+        for position, message in enumerate(messages)
+        if message.get("role") == "user" and not _is_response(content_of(message))
+    ]
+    return asked[-1] if asked else len(messages) - 1
+
+
+def _is_response(content: str) -> bool:
+    return content.startswith(RESPONSE) and content.endswith(RESPONSE_CLOSE)
+
+
+def _assistant(prompt: Prompt, position: int, query: int, tokenizer: Tokenizer) -> Iterator[Piece]:
+    one = tokenizer.id_of
+    message = prompt.messages[position]
+    content = content_of(message)
+    reasoning = reasoning_of(message, content, THINK_CLOSE)
+    yield from (one(START), "assistant\n")
+    if position > query and (reasoning or position == len(prompt.messages) - 1):
+        stripped = reasoning.strip("\n")
+        yield from (one(THINK), f"\n{stripped}\n", one(THINK_CLOSE), "\n\n" + content.lstrip("\n"))
+    else:
+        yield content
+    for number, (name, arguments, _) in enumerate(calls_of(message)):
+        yield "\n" if content or number else ""
+        yield from (one(CALL), f'\n{{"name": "{name}", "arguments": {arguments}}}\n', one(CALL_CLOSE))
+    yield from (one(END), "\n")
+
+
+def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """A tool's answer; several in a row share one turn of the user."""
+    one = tokenizer.id_of
+    if position == 0 or messages[position - 1].get("role") != "tool":
+        yield from (one(START), "user")
+    yield from ("\n", one(RESPONSE), f"\n{content_of(messages[position])}\n", one(RESPONSE_CLOSE))
+    if position + 1 == len(messages) or messages[position + 1].get("role") != "tool":
+        yield from (one(END), "\n")
+
+
+def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+    return prompt, {"enable_thinking": prompt.thinking}
+
+
+QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.MODEL, Opener.NOBODY)
+
+
+def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
+    """Qwen3's layout on `tokenizer`, called `name`."""
+    return TaggedFormat(name, tokenizer, QWEN3, load_template(tokenizer.directory))

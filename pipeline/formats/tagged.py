@@ -1,0 +1,300 @@
+"""Formats whose answers are text, a thinking between two control tokens, and tool calls between others.
+
+Guarantees: as Kimi's: control tokens are appended by id and text is encoded apart; `parse` and `assemble` are each
+other's inverse on what the family's grammar can express, and everything else is refused. A family is a `Dialect`: its
+grammar, its prompts, and who opens the thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from pipeline.formats.kimi_tokens import Piece, encode_pieces
+from pipeline.formats.parts import Assembled, Opener, Parts, end_ids, ending
+from pipeline.formats.template import ChatTemplate
+from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Control tokens by name, and which tool marker may follow which; `None` is the beginning of the body.
+
+    Text may stand after the markers in `text_after` and at the beginning; an answer may end after those in `closers`.
+    Where the next role's marker ends a turn, calls are ended by another one, `end_after_calls`.
+    """
+
+    end: str
+    think: str
+    think_close: str
+    after: Mapping[str | None, frozenset[str]]
+    text_after: frozenset[str]
+    closers: frozenset[str]
+    end_after_calls: str | None = None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The tool markers' names."""
+        return tuple(name for name in self.after if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One family: its grammar, its prompts as text and control ids, and who opens the thinking in either mode.
+
+    `asked` is the prompt and the variables that the model's own template is given.
+    """
+
+    grammar: Grammar
+    pieces: Callable[[Prompt, Tokenizer], Iterator[Piece]]
+    asked: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
+    thinking: Opener
+    instant: Opener
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedFormat:
+    """A dialect on one tokenizer, and the model's own chat template where its directory holds one."""
+
+    name: str
+    tokenizer: Tokenizer
+    dialect: Dialect
+    template: ChatTemplate | None = None
+
+    @property
+    def end_id(self) -> int:
+        """The id that ends a completion."""
+        return self.tokenizer.id_of(self.dialect.grammar.end)
+
+    @property
+    def end_after_calls_id(self) -> int:
+        """The id that ends a completion with tool calls."""
+        return self.tokenizer.id_of(self.dialect.grammar.end_after_calls or self.dialect.grammar.end)
+
+    @property
+    def think_open_id(self) -> int:
+        """The id that opens the reasoning."""
+        return self.tokenizer.id_of(self.dialect.grammar.think)
+
+    @property
+    def think_close_id(self) -> int:
+        """The id that ends the reasoning."""
+        return self.tokenizer.id_of(self.dialect.grammar.think_close)
+
+    def opener(self, *, thinking: bool) -> Opener:
+        """Who opens the reasoning."""
+        return self.dialect.thinking if thinking else self.dialect.instant
+
+    def tool_markers(self) -> dict[str, int]:
+        """The tool markers' ids by name."""
+        return {name: self.tokenizer.id_of(name) for name in self.dialect.grammar.markers}
+
+    def render(self, prompt: Prompt) -> Ids:
+        """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
+        ids = tuple(encode_pieces(self.tokenizer, self._pieces(prompt)))
+        if self.template is not None and self.special_text(prompt) is None:
+            asked, variables = self.dialect.asked(prompt)
+            self.template.require_equal(self.tokenizer, asked, ids, variables)
+        return ids
+
+    def _pieces(self, prompt: Prompt) -> Iterator[Piece]:
+        """Control ids, and the whole text between two of them as one piece, as engines encode it."""
+        for is_text, run in groupby(self.dialect.pieces(prompt, self.tokenizer), lambda piece: isinstance(piece, str)):
+            if is_text:
+                yield "".join(map(str, run))
+            else:
+                yield from run
+
+    def special_text(self, prompt: Prompt) -> str | None:
+        """The first control token that the prompt's own text spells, if any."""
+        found = (self.tokenizer.find_control(piece) for piece in self._pieces(prompt) if isinstance(piece, str))
+        return next((control[1] for control in found if control is not None), None)
+
+    def declare_tools(self, tools: Sequence[JsonObject]) -> str:
+        """Refused: the declaration spells markers, which engines read as control tokens in a message too."""
+        message = (
+            f"{self.name} declares {len(tools)} tools with markers in the text, so they cannot travel in a message"
+        )
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
+
+    def assemble(self, parts: Parts) -> Assembled:
+        """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""
+        _check_parts(parts, self.dialect)
+        _check_body(parts.body, self, ended=parts.ended)
+        ids: list[int] = []
+        spans: list[Span] = []
+        for kind, pieces in self._groups(parts):
+            start = len(ids)
+            ids.extend(encode_pieces(self.tokenizer, pieces))
+            if len(ids) > start:
+                spans.append(Span(kind, start, len(ids)))
+        return Assembled(tuple(ids), tuple(spans))
+
+    def _groups(self, parts: Parts) -> Iterator[tuple[SpanKind, Sequence[Piece]]]:
+        if parts.reasoning is not None:
+            if self.dialect.thinking is Opener.MODEL:
+                yield SpanKind.THINK_OPEN, (self.think_open_id,)
+            yield SpanKind.REASONING, (parts.reasoning,)
+            if parts.think_closed:
+                yield SpanKind.THINK_CLOSE, (self.think_close_id,)
+        begin, stop = _section(parts.body, self)
+        yield SpanKind.CONTENT, parts.body[:begin]
+        yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
+        yield SpanKind.CONTENT, parts.body[stop:]
+        if parts.ended:
+            yield SpanKind.END, (ending(self, parts.body),)
+
+    def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
+        """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
+        return tuple(_spans(ids, self.opener(thinking=thinking), self))
+
+    def parts(self, ids: Ids, *, thinking: bool) -> Parts:
+        """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
+        spans = self.layout(ids, thinking=thinking)
+        kinds = {span.kind: span for span in spans}
+        thought = self.opener(thinking=thinking) is Opener.PROMPT or SpanKind.THINK_OPEN in kinds
+        reasoning = kinds.get(SpanKind.REASONING)
+        body = [span for span in spans if span.kind in (SpanKind.CONTENT, SpanKind.TOOL_SECTION)]
+        return Parts(
+            reasoning=(_text(ids, reasoning.start, reasoning.stop, self) if reasoning else "") if thought else None,
+            think_closed=SpanKind.THINK_CLOSE in kinds,
+            body=tuple(_body_pieces(ids, body[0].start, body[-1].stop, self)) if body else (),
+            ended=SpanKind.END in kinds,
+        )
+
+    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
+        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
+        parts = self.parts(ids, thinking=thinking)
+        again = self.assemble(parts).ids
+        if again != ids:
+            pairs = enumerate(zip(ids, again, strict=False))
+            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(again)))
+            message = f"ids differ from their canonical form at token {at}"
+            raise RefusedError(Reason.NOT_CANONICAL, message, token_position=at)
+        return parts
+
+
+def _invalid(message: str, position: int | None = None, field: str | None = None) -> RefusedError:
+    return RefusedError(Reason.LAYOUT_INVALID, message, token_position=position, field=field)
+
+
+def _check_parts(parts: Parts, dialect: Dialect) -> None:
+    if parts.reasoning is not None and dialect.thinking is Opener.NOBODY:
+        raise _invalid("this family does not think, so an answer has no reasoning", field="reasoning")
+    if parts.reasoning is None and dialect.instant is Opener.PROMPT:
+        raise _invalid("this family always thinks, and its prompt opens the thinking", field="reasoning")
+    if parts.reasoning is None and parts.think_closed:
+        raise _invalid("an answer that did not think cannot close its thinking", field="content")
+    if parts.reasoning is not None and not parts.think_closed and (parts.body or parts.ended):
+        raise _invalid("content or an end token stands before the end of the thinking", field="content")
+
+
+def _check_body(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts: Sequence[int] | None = None) -> None:
+    """The grammar of a body, cut anywhere if not ended. `starts` are its pieces' token positions, and the end's."""
+    grammar = fmt.dialect.grammar
+    last: str | None = None
+    was_text = False
+    for position, piece in enumerate(body):
+        name = None if isinstance(piece, str) else fmt.tokenizer.name_of(piece)
+        if isinstance(piece, str):
+            allowed = bool(piece) and not was_text and (last is None or last in grammar.text_after)
+        else:
+            allowed = name in grammar.after.get(last, frozenset())
+        if not allowed:
+            what = f"text {piece[:40]!r}" if isinstance(piece, str) else name or str(piece)
+            raise _misplaced(what, position, last, starts)
+        was_text, last = isinstance(piece, str), last if isinstance(piece, str) else name
+    if ended and last is not None and last not in grammar.closers:
+        raise _misplaced("the end token", len(body), last, starts)
+
+
+def _misplaced(what: str, position: int, last: str | None, starts: Sequence[int] | None) -> RefusedError:
+    message = f"{what} cannot stand at piece {position} of the body (after {last})"
+    return _invalid(message, field="content") if starts is None else _invalid(message, starts[position])
+
+
+def _section(body: Sequence[Piece], fmt: TaggedFormat) -> tuple[int, int]:
+    """From the first marker to the last one that closes, or to the end where the last call is open."""
+    marked = [position for position, piece in enumerate(body) if isinstance(piece, int)]
+    if not marked:
+        return len(body), len(body)
+    last = fmt.tokenizer.name_of(int(body[marked[-1]]))
+    return marked[0], marked[-1] + 1 if last in fmt.dialect.grammar.closers else len(body)
+
+
+def _spans(ids: Ids, opener: Opener, fmt: TaggedFormat) -> Iterator[Span]:
+    opened = 1 if opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,) else 0
+    yield from _span(SpanKind.THINK_OPEN, 0, opened)
+    start = 0
+    if opened or opener is Opener.PROMPT:
+        stop = ids.index(fmt.think_close_id) if fmt.think_close_id in ids else len(ids)
+        _require_base(ids, opened, stop, fmt)
+        yield from _span(SpanKind.REASONING, opened, stop)
+        yield from _span(SpanKind.THINK_CLOSE, stop, min(stop + 1, len(ids)))
+        start = min(stop + 1, len(ids))
+    ended = len(ids) > start and ids[-1] in end_ids(fmt)
+    stop = len(ids) - 1 if ended else len(ids)
+    yield from _body_spans(ids, start, stop, fmt, ended=ended)
+    if ended:
+        _require_end(ids, start, fmt)
+        yield Span(SpanKind.END, stop, len(ids))
+
+
+def _require_end(ids: Ids, start: int, fmt: TaggedFormat) -> None:
+    body = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
+    if ids[-1] != ending(fmt, body):
+        name = fmt.tokenizer.name_of(ids[-1])
+        raise _invalid(f"{name} does not end an answer {'with' if body else 'without'} tool calls", len(ids) - 1)
+
+
+def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:
+    if stop > start:
+        yield Span(kind, start, stop)
+
+
+def _require_base(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> None:
+    for position in range(start, stop):
+        if not _is_base(ids[position], fmt):
+            name = fmt.tokenizer.name_of(ids[position]) or ids[position]
+            raise _invalid(f"{name} stands inside the reasoning", position)
+
+
+def _is_base(token: int, fmt: TaggedFormat) -> bool:
+    return 0 <= token < fmt.tokenizer.size and not fmt.tokenizer.is_control(token)
+
+
+def _body_spans(ids: Ids, start: int, stop: int, fmt: TaggedFormat, *, ended: bool) -> Iterator[Span]:
+    pieces, starts = _skeleton(ids, start, stop, fmt)
+    _check_body(pieces, fmt, ended=ended, starts=starts)
+    begin, end = (starts[position] for position in _section(pieces, fmt))
+    yield from _span(SpanKind.CONTENT, start, begin)
+    yield from _span(SpanKind.TOOL_SECTION, begin, end)
+    yield from _span(SpanKind.CONTENT, end, stop)
+
+
+def _skeleton(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> tuple[list[Piece], list[int]]:
+    """The body with every run of base tokens as one placeholder text, and where each piece and the end stand."""
+    pieces: list[Piece] = []
+    starts: list[int] = []
+    for position in range(start, stop):
+        base = _is_base(ids[position], fmt)
+        if not base or not pieces or isinstance(pieces[-1], int):
+            pieces.append("…" if base else ids[position])
+            starts.append(position)
+    return pieces, [*starts, stop]
+
+
+def _body_pieces(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> Iterator[Piece]:
+    pieces, starts = _skeleton(ids, start, stop, fmt)
+    for position, piece in enumerate(pieces):
+        yield piece if isinstance(piece, int) else _text(ids, starts[position], starts[position + 1], fmt)
+
+
+def _text(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> str:
+    """The text of `ids[start:stop]`; a refusal counts tokens from the start of `ids`."""
+    try:
+        return fmt.tokenizer.decode_text(ids[start:stop])
+    except RefusedError as error:
+        raise error.after(start) from None

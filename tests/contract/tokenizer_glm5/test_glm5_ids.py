@@ -1,0 +1,147 @@
+"""The real GLM-5 vocabulary: ids that were published, and the prompts and answers of its layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.ordinary import route
+from pipeline.formats.registry import open_format
+from pipeline.reconstruct import reconstruct
+from pipeline.records import (
+    Completion,
+    Evidence,
+    Ids,
+    Prompt,
+    Reason,
+    Refusal,
+    RefusedError,
+    SpanKind,
+    TokenRow,
+    ToolCall,
+    Usage,
+)
+from pipeline.routes import TraitName
+
+pytestmark = pytest.mark.contract
+
+FORMAT = open_format("glm-5")
+TOKENIZER = FORMAT.tokenizer
+PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
+BY_ROLE = route({TraitName.TURN_END: "by_role"})
+USER, OBSERVATION, END_OF_TEXT = 154827, 154829, 154820
+TEXT = (
+    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
+)
+IDS = (
+    "40 3003 2684 220 108714 100461 2513 25 94083 586 51609 11 111085 323 220 88277 1773 80169 220 421 "
+    "856 621 220 16 510 197 18755 1654 6 4086 18755 11157 229 111 9281 229 112 151929 124564 151929 "
+    "124564 151927 14913 101 86522 77740 30366 97 34200 220 49438 35705 34339 5241 2928 256"
+)
+"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
+
+
+def test_text_has_the_ids_that_the_library_gives_it() -> None:
+    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
+    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("<|endoftext|>", END_OF_TEXT),
+        ("[gMASK]", 154822),
+        ("<sop>", 154824),
+        ("<|user|>", USER),
+        ("<|assistant|>", 154828),
+        ("<|observation|>", OBSERVATION),
+        ("<think>", 154841),
+        ("</think>", 154842),
+        ("<tool_call>", 154843),
+        ("</tool_call>", 154844),
+        ("<arg_key>", 154847),
+        ("</arg_key>", 154848),
+        ("<arg_value>", 154849),
+        ("</arg_value>", 154850),
+    ],
+)
+def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
+    assert expected == TOKENIZER.id_of(name)
+    assert name == TOKENIZER.name_of(expected)
+
+
+@pytest.mark.parametrize("thinking, opened", [(True, "<think>"), (False, "</think>")])
+def test_the_prompt_opens_the_thinking_or_closes_one_that_never_was(thinking: bool, opened: str) -> None:
+    text = TOKENIZER.decode_text(FORMAT.render(replace(PROMPT, thinking=thinking)))
+
+    assert f"[gMASK]<sop><|user|>hi<|assistant|>{opened}" == text
+
+
+def answered(content: str, tokens: int, **changes: object) -> TokenRow | Refusal:
+    usage = Usage(len(FORMAT.render(PROMPT)), tokens)
+    whole = Completion("So.", content, finish_reason="stop", usage=usage, provider="P", model="m")
+    return reconstruct(PROMPT, replace(whole, **changes), FORMAT, BY_ROLE)  # type: ignore[arg-type]  # its own fields
+
+
+def test_an_answer_ends_with_the_marker_of_the_user() -> None:
+    row = answered("Yes.", 6)
+
+    assert isinstance(row, TokenRow)
+    assert (*TOKENIZER.encode("So."), 154842, *TOKENIZER.encode("Yes."), USER) == row.output_ids
+    assert Evidence.COUNTED is row.evidence
+
+
+def test_untyped_arguments_are_text_between_markers_and_calls_end_with_the_marker_of_the_tool() -> None:
+    call = "<tool_call>f<arg_key>day</arg_key><arg_value>007</arg_value></tool_call>"
+    texts = ["f", "day", "007"]
+    tokens = len(TOKENIZER.encode("So.")) + 1 + 6 + sum(len(TOKENIZER.encode(text)) for text in texts) + 1
+    row = answered(call, tokens)
+
+    assert isinstance(row, TokenRow)
+    assert OBSERVATION == row.output_ids[-1]
+    assert [SpanKind.REASONING, SpanKind.THINK_CLOSE, SpanKind.TOOL_SECTION, SpanKind.END] == [
+        span.kind for span in row.spans
+    ]
+
+
+def test_without_a_proof_of_how_turns_end_no_text_tells_the_end_token() -> None:
+    usage = Usage(len(FORMAT.render(PROMPT)), 6)
+    whole = Completion("So.", "Yes.", finish_reason="stop", usage=usage, provider="P", model="m")
+    rows = [
+        reconstruct(PROMPT, whole, FORMAT, known) for known in (route(), route({TraitName.TURN_END: "end_of_text"}))
+    ]
+
+    assert [Reason.ROUTE_UNPROVEN, Reason.AMBIGUOUS_LAYOUT] == [row.reason for row in rows if isinstance(row, Refusal)]
+
+
+@pytest.mark.parametrize("end, wanted", [(USER, True), (OBSERVATION, False), (END_OF_TEXT, False)])
+def test_returned_ids_with_another_end_are_refused(end: int, wanted: bool) -> None:
+    ids: Ids = (*TOKENIZER.encode("So."), 154842, *TOKENIZER.encode("Yes."), end)
+    row = answered("Yes.", len(ids), token_ids=ids)
+
+    assert wanted == isinstance(row, TokenRow)
+    if isinstance(row, Refusal):
+        assert row.reason in {Reason.LAYOUT_INVALID, Reason.IDS_CONTRADICT}
+
+
+def test_parsed_calls_are_refused_since_their_types_were_guessed() -> None:
+    row = answered("", 20, finish_reason="tool_calls", tool_calls=(ToolCall("c", "f", '{"day": 7}'),))
+
+    assert isinstance(row, Refusal)
+    assert Reason.STRUCTURED_CALLS is row.reason
+
+
+def test_a_prompt_that_spells_nothink_is_refused_where_no_ids_came() -> None:
+    prompt = Prompt("r", ({"role": "user", "content": "hi /nothink"},))
+    usage = Usage(len(FORMAT.render(prompt)), 6)
+    row = reconstruct(prompt, Completion("So.", "Yes.", finish_reason="stop", usage=usage), FORMAT, BY_ROLE)
+
+    assert isinstance(row, Refusal)
+    assert Reason.SPECIAL_TEXT is row.reason
+
+
+def test_null_content_is_refused_since_the_template_prints_none() -> None:
+    prompt = Prompt("r", (*PROMPT.messages, {"role": "assistant", "content": None}))
+    with pytest.raises(RefusedError, match="prints as None"):
+        FORMAT.render(prompt)
