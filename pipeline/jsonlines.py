@@ -7,13 +7,14 @@ for (another encoding, half a surrogate pair, perhaps a key that stands twice) i
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import orjson
 
 from pipeline.prompts import strict_object
 from pipeline.records import Json
 
-_HOLDERS = (dict, list)
+_HOLDERS = frozenset({dict, list})
 _STREAM = b'"sse":'
 _TRIES = 4
 _WHOLE = 2.0**63
@@ -74,12 +75,15 @@ def _keys(value: Json) -> int:
         item = left.pop()
         if isinstance(item, dict):
             found += len(item)
-            left += [inner for inner in item.values() if type(inner) in _HOLDERS]
-            if any(type(inner) is float and abs(inner) >= _WHOLE for inner in item.values()):
-                return -1
+            inner: Iterable[Json] = item.values()
         elif isinstance(item, list):
-            left += [inner for inner in item if type(inner) in _HOLDERS]
-            if item and any(type(inner) is float and abs(inner) >= _WHOLE for inner in item):
+            inner = item
+        else:
+            continue
+        for one in inner:
+            if type(one) in _HOLDERS:
+                left.append(one)
+            elif type(one) is float and abs(one) >= _WHOLE:
                 return -1
     return found
 

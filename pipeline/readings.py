@@ -143,8 +143,10 @@ def _require_known_end(case: Case) -> None:
 def _require_line_ends(case: Case) -> None:
     """A route that was seen once to change CR LF shows the same number of tokens for another text."""
     trait = case.fingerprint.traits.get(TraitName.LINE_ENDS) if case.fingerprint else None
+    if trait is None:
+        return
     for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
-        if trait is not None and trait.value not in ("kept", None) and "\n" in text:
+        if trait.value not in ("kept", None) and "\n" in text:
             message = f"line ends are {trait.value} on this route"
             raise RefusedError(Reason.SEAM_LOSSY, message, field=name, char_offset=text.index("\n"))
 
