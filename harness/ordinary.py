@@ -26,6 +26,7 @@ NATIVE: dict[TraitName, Json] = {
     TraitName.COUNT_NATIVE: True,
     TraitName.PROMPT_PREFIX: [],
     TraitName.SEAM: "kept",
+    TraitName.LINE_ENDS: "kept",
     TraitName.MARKERS: "raw",
     TraitName.TOOL_IDS: "verbatim",
     TraitName.TOOL_ARGUMENTS: "verbatim",

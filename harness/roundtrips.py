@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from harness.dialect import Meta, body_of, events_of
 from harness.views import PROFILES, Profile, Seam, Shown, view
-from pipeline.formats.parts import Format, Opener
+from pipeline.formats.parts import Format, Opener, is_headed, opened, tag_names
 from pipeline.records import Completion, Ids, Json, Prompt
 from pipeline.routes import Fingerprint, Trait, TraitName
 from pipeline.wire import completion_of_json, completion_of_sse
@@ -78,10 +78,9 @@ def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -
 
 
 def shown_of(ids: Ids, prompt: Prompt, trip: Trip, fmt: Format) -> Shown:
-    """What the provider shows: a `<think>` that the model emitted first is counted, and in no text."""
-    opener = fmt.opener(thinking=prompt.thinking)
-    hidden = ids[:1] if opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,) else ()
-    thinking = opener is Opener.PROMPT or bool(hidden)
+    """What the provider shows: the `<think>` with which the model began is counted, and in no text."""
+    hidden = () if is_headed(fmt) else opened(fmt, ids, thinking=prompt.thinking)
+    thinking = fmt.opener(thinking=prompt.thinking) is Opener.PROMPT or bool(hidden)
     way = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
     shown = view(ids[len(hidden) :], trip.profile, fmt, **way)
     entries = view(hidden, trip.profile, fmt, **way).logprobs
@@ -93,8 +92,8 @@ def read(raw: bytes, *, stream: bool) -> Completion:
     return completion_of_sse(raw.decode()) if stream else completion_of_json(raw)
 
 
-def true_fingerprint(profile: Profile, *, stream: bool) -> Fingerprint:
-    """The fingerprint that a perfect measurement of this profile would give."""
+def true_fingerprint(profile: Profile, *, stream: bool, fmt: Format | None = None) -> Fingerprint:
+    """The fingerprint that a perfect measurement of this profile would give; of `fmt`, where texts lack its marker."""
     values: dict[TraitName, Json] = {
         TraitName.END_COUNTED: profile.end_counted,
         TraitName.END_COUNTED_TOOLS: profile.end_counted,
@@ -103,11 +102,14 @@ def true_fingerprint(profile: Profile, *, stream: bool) -> Fingerprint:
         TraitName.COUNT_NATIVE: not (stream and profile.recounts_stream),
         TraitName.PROMPT_PREFIX: [],
         TraitName.SEAM: profile.seam.value,
+        TraitName.LINE_ENDS: "kept",
         TraitName.DELTAS: profile.deltas.value if stream else "none",
-        TraitName.MARKERS: "raw",
+        TraitName.MARKERS: "stripped" if fmt is not None and tag_names(fmt) else "raw",
         TraitName.TOOL_IDS: profile.tool_ids,
         TraitName.TOOL_ARGUMENTS: profile.tool_arguments,
         TraitName.TURN_END: "by_role",
+        TraitName.THINK_LEAD: "written",
+        TraitName.PROMPT_SETTINGS: {"date": "2025-08-05", "effort": getattr(fmt, "effort", "medium")},
     }
     traits = {str(name): Trait(value, 1000, proven=True) for name, value in values.items()}
     return Fingerprint(profile.name, MODEL, stream, traits)

@@ -7,12 +7,17 @@ space at every seam, characters of two to four bytes, byte-order marks, lone tok
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from random import Random
 from typing import TypeAlias
 
 from hypothesis import strategies as st
 
+from harness.headed import headed_completions
 from pipeline.formats.kimi import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
-from pipeline.formats.parts import Format, Opener, Parts, ending
+from pipeline.formats.parts import Format, Opener, Parts, ending, is_headed, opening, tag_names
 from pipeline.records import Ids
 
 AWKWARD = (
@@ -37,6 +42,39 @@ def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
 def plain_texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
     """Text that spells no control token and holds no U+FFFD."""
     return texts(min_size=min_size).filter(lambda text: "<" not in text and "[" not in text and "\ufffd" not in text)
+
+
+def quick_texts(*, plain: bool = False, min_size: int = 0) -> st.SearchStrategy[str]:
+    """The same kinds of text from one drawn number each: five times as fast, and nothing that shrinks well.
+
+    `plain` text spells no control token and holds no U+FFFD.
+    """
+    return st.integers(0, 2**24 - 1).map(partial(_text_of, plain=plain, min_size=min_size))
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SURROGATES = range(0xD800, 0xE000)
+_PLAIN_AWKWARD = tuple(text for text in AWKWARD if "<" not in text and "[" not in text)
+
+
+def _text_of(number: int, *, plain: bool, min_size: int) -> str:
+    rng = Random(number)
+    kinds = (partial(rng.choice, _PLAIN_AWKWARD if plain else AWKWARD), partial(_any_text, rng), partial(_words, rng))
+    text = "".join(rng.choice(kinds)() for _ in range(rng.randint(min_size, 6)))
+    return text.translate(_NOT_PLAIN) if plain else text
+
+
+_NOT_PLAIN = dict.fromkeys(map(ord, "<[\ufffd"), "-")
+
+
+def _any_text(rng: Random) -> str:
+    """Up to eight characters of any length in UTF-8, each length as often as the others."""
+    drawn = (rng.randrange(rng.choice((0x80, 0x800, 0x10000, 0x110000))) for _ in range(rng.randint(1, 8)))
+    return "".join("\ufeff" if code in _SURROGATES else chr(code) for code in drawn)
+
+
+def _words(rng: Random) -> str:
+    return " ".join("".join(rng.choices(_LETTERS, k=rng.randint(1, 8))) for _ in range(rng.randint(1, 4)))
 
 
 def bodies(
@@ -78,6 +116,8 @@ def completions(
 ) -> st.SearchStrategy[Parts]:
     """Whole answers, thinking or instant, ended; `after` allows text behind a tool section."""
     text = texts() if text is None else text
+    if is_headed(fmt):
+        return headed_completions(fmt, text)
 
     def build(reasoning: str | None, body: tuple[str | int, ...]) -> Parts:
         return Parts(reasoning, think_closed=reasoning is not None, body=body, ended=True)
@@ -101,6 +141,8 @@ def tagged_bodies(
     fmt: Format, text: st.SearchStrategy[str], *, after: bool
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
     """Text, up to three calls between the format's two markers with text between them, text."""
+    if tag_names(fmt):
+        return text_tag_bodies(fmt, text, after=after)
     if "<tool_call>" not in fmt.tool_markers():
         return wide_bodies(fmt, text, after=after)
     begin, end = (fmt.tool_markers()[name] for name in ("<tool_call>", "</tool_call>"))
@@ -135,6 +177,39 @@ def wide_bodies(fmt: Format, text: st.SearchStrategy[str], *, after: bool) -> st
     return st.builds(whole, text, st.lists(st.tuples(names, text, between), max_size=3), text)
 
 
+def text_tag_bodies(
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool
+) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, one section of up to two calls as DeepSeek-V3.2 writes them, text."""
+    (mark,) = fmt.tool_markers().values()
+
+    def tag(name: str, said: str = "", close: str = "") -> tuple[str | int, ...]:
+        return (f"<{close}", mark, f"{name}{said}>")
+
+    def call(parameters: list[tuple[str, str]]) -> Iterator[str | int]:
+        yield from (*tag("invoke", ' name="f"'), "\n")
+        for key, value in parameters:
+            yield from (*tag("parameter", f' name="{key}" string="true"'), value, *tag("parameter", close="/"), "\n")
+        yield from (*tag("invoke", close="/"), "\n")
+
+    def whole(before: str, calls: list[list[tuple[str, str]]], behind: str) -> tuple[str | int, ...]:
+        inner = [piece for parameters in calls for piece in call(parameters)]
+        section = ("\n\n", *tag("function_calls"), "\n", *inner, *tag("function_calls", close="/")) if calls else ()
+        return tuple(_joined((before, *section, behind if calls and after else "")))
+
+    parameters = st.lists(st.tuples(st.sampled_from(["city", "days"]), text), max_size=2)
+    return st.builds(whole, text, st.lists(parameters, max_size=2), text)
+
+
+def _joined(pieces: Iterable[str | int]) -> Iterator[str | int]:
+    """The pieces with each run of texts as one, without empty ones."""
+    for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        if not is_text:
+            yield from run
+        elif text := "".join(map(str, run)):
+            yield text
+
+
 _WIDE = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
 
 
@@ -154,22 +229,26 @@ def cut_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrat
     return st.builds(build, text if thinks(fmt) else st.none(), st.one_of(st.none(), text))
 
 
-def emitted(fmt: Format) -> st.SearchStrategy[Ids]:
-    """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters."""
+def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[Ids]:
+    """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters.
+
+    `text` has at least a character.
+    """
     tokenizer = fmt.tokenizer
+    text = texts(min_size=1) if text is None else text
     bases = tokenizer.base_ids
     byte_tokens = [token for token in bases if len(tokenizer.token_bytes(token)) == 1]
     base = st.one_of(
         st.sampled_from(bases),
         st.sampled_from(byte_tokens),
-        encodable(fmt, texts(min_size=1)).map(tokenizer.encode).flatmap(st.sampled_from),
+        encodable(fmt, text).map(tokenizer.encode).flatmap(st.sampled_from),
     )
-    split_text = texts(min_size=1).map(lambda text: tuple(split_bytes(fmt, text)))
+    split_text = text.map(lambda drawn: tuple(split_bytes(fmt, drawn)))
     control = st.sampled_from([tokenizer.id_of(name) for name in tokenizer.control_names])
     known = st.sampled_from([fmt.end_id, fmt.think_close_id, *fmt.tool_markers().values()])
     run = st.one_of(st.lists(base, max_size=6).map(tuple), split_text, st.tuples(known), st.tuples(control))
     opens = fmt.opener(thinking=True) is Opener.MODEL
-    begun = st.sampled_from([(), (fmt.think_open_id,)]) if opens else st.just(())
+    begun = st.sampled_from([(), opening(fmt)]) if opens else st.just(())
     ended = st.booleans()
 
     def whole(begin: Ids, runs: list[Ids], end: bool) -> Ids:  # noqa: FBT001 — a drawn value

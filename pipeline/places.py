@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pipeline.formats.parts import Format
+from pipeline.formats.parts import Format, untold
 from pipeline.records import Completion, Ids, Json, Prompt, Reason, Refusal, RefusedError
 
 
@@ -17,16 +17,21 @@ def rendered(fmt: Format, prompt: Prompt) -> Ids:
     try:
         return fmt.render(prompt)
     except RefusedError as error:
-        raise _located(error, fmt, _texts(prompt), "messages") from None
+        raise _located(error, fmt, texts_of(prompt), "messages") from None
 
 
 def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
-    """The refusal of a prompt that spells a control token, with the place of the first spelling that one text holds."""
+    """The refusal of a prompt that no count tells from another reading: it spells a control token, or is `untold`.
+
+    It has the place of the first spelling that one text holds.
+    """
+    if (why := untold(fmt, prompt)) is not None:
+        return Refusal(Reason.PROMPT_UNSUPPORTED, why, field="tools")
     spelled = fmt.special_text(prompt)
     if spelled is None:
         return None
     refusal = Refusal(Reason.SPECIAL_TEXT, f"the prompt spells {spelled}", field="messages")
-    for place, text in _texts(prompt):
+    for place, text in texts_of(prompt):
         if (at := text.find(spelled)) >= 0:
             return replace(refusal, field=place, char_offset=at)
     return refusal
@@ -51,7 +56,7 @@ def _located(error: RefusedError, fmt: Format, texts: Iterator[tuple[str, str]],
     return error.inside(default)
 
 
-def _texts(prompt: Prompt) -> Iterator[tuple[str, str]]:
+def texts_of(prompt: Prompt) -> Iterator[tuple[str, str]]:
     """Every text of the prompt with its path, in order; keys are texts too."""
     yield from _within("messages", [dict(message) for message in prompt.messages])
     yield from _within("tools", [dict(tool) for tool in prompt.tools])

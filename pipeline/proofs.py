@@ -7,11 +7,22 @@ deltas do not close, and the weaker `by_counts` is tried, which then still has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass
+from itertools import pairwise
 
-from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
-from pipeline.formats.parts import Format, Opener, Parts, end_ids, ending
+from pipeline.deltas import may_hide_bytes, spell
+from pipeline.formats.parts import (
+    Format,
+    Headed,
+    Opener,
+    Parts,
+    closing,
+    end_ids,
+    ending,
+    is_headed,
+    opening,
+    tag_names,
+)
 from pipeline.readings import (
     Case,
     Reading,
@@ -23,10 +34,11 @@ from pipeline.readings import (
     texts,
     texts_of,
 )
-from pipeline.records import Completion, Delta, Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
-from pipeline.repeats import MANY, is_cumulative, repeated_runs, without_repeats
+from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
+from pipeline.repeats import is_cumulative
 from pipeline.routes import TraitName
 from pipeline.same_calls import require_same_calls
+from pipeline.streamed import require_boundaries, require_sent_once, require_whole_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +55,42 @@ def by_engine_ids(case: Case) -> Proof:
     """The ids that the engine returned, if they are a completion and say what the answer's text says."""
     ids = case.completion.token_ids or ()
     spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
-    kinds = {span.kind for span in spans}
-    if not _count_says_all(case, len(ids), kinds, Reason.IDS_CONTRADICT) and case.completion.tool_calls:
+    if not _count_says_all(case, len(ids), spans, Reason.IDS_CONTRADICT) and case.completion.tool_calls:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "no count says whether all ids were returned", field="usage")
     return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(case.completion.ids_from))
 
 
-def _count_says_all(case: Case, emitted: int, kinds: set[SpanKind], contradiction: Reason) -> bool:
+def _count_says_all(case: Case, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
     """As many tokens as were counted, or a refusal; False on a route that is not proven to count them.
 
     Servers that parse tool calls in a stream were seen to return only some of the ids, and no text shows a call's.
     """
-    if case.completion.tool_calls and SpanKind.TOOL_SECTION not in kinds:
+    if case.completion.tool_calls and all(span.kind is not SpanKind.TOOL_SECTION for span in spans):
         raise RefusedError(contradiction, "calls were returned, and no section among the tokens", field="tool_calls")
     total = _completion_tokens(case)
     if case.fingerprint is not None and case.fingerprint.proven(TraitName.COUNT_NATIVE) is not True:
         return False
-    if emitted - _uncounted(case, kinds) != total:
+    if emitted - _uncounted(case, spans) != total:
         message = f"{emitted} tokens were returned and {total} counted"
         raise RefusedError(contradiction, message, field="usage.completion_tokens")
     return True
 
 
-def _uncounted(case: Case, kinds: set[SpanKind]) -> int:
-    """How many control tokens of these spans the route is proven not to count; without a fingerprint, none."""
+def _uncounted(case: Case, spans: Sequence[Span]) -> int:
+    """How many control tokens of these spans the route is proven not to count; without a fingerprint, none.
+
+    Text that leads to one is counted as text, but for headers.
+    """
+    known = case.fingerprint
+    if known is None:
+        return 0
+    kinds = {span.kind: 1 for span in spans}
+    if is_headed(case.fmt):
+        kinds = {kind: sum(span.stop - span.start for span in spans if span.kind is kind) for kind in kinds}
     end = TraitName.END_COUNTED_TOOLS if SpanKind.TOOL_SECTION in kinds else TraitName.END_COUNTED
     close = TraitName.THINK_CLOSE_COUNTED
     traits = {SpanKind.THINK_OPEN: close, SpanKind.THINK_CLOSE: close, SpanKind.END: end}
-    known = case.fingerprint
-    return sum(known is not None and kind in kinds and known.proven(name) is False for kind, name in traits.items())
+    return sum(kinds.get(kind, 0) for kind, name in traits.items() if known.proven(name) is False)
 
 
 def by_logprobs(case: Case) -> Proof:
@@ -81,7 +100,7 @@ def by_logprobs(case: Case) -> Proof:
     if case.ended and not end_ids(case.fmt).intersection(ids[-1:]):
         raise RefusedError(Reason.LOGPROBS_HOLE, "logprobs do not list the end token", field="logprobs")
     spans = _checked_layout(case, ids, Reason.LOGPROBS_CONTRADICT)
-    _count_says_all(case, len(ids), {span.kind for span in spans}, Reason.LOGPROBS_CONTRADICT)
+    _count_says_all(case, len(ids), spans, Reason.LOGPROBS_CONTRADICT)
     return Proof(ids, spans, Evidence.LOGPROBS)
 
 
@@ -135,16 +154,37 @@ def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
     """Reasoning and content as text; bytes that are no UTF-8 (a cut character) as U+FFFD.
 
     The content is what stands before the section where the calls came parsed, and all of it with markers where not.
+    Where headers make an answer, a call is never in a text, and servers join messages as they are or with a line feed.
     """
+    if isinstance(case.fmt, Headed):
+        reasoning, content = map(_as_shown, case.fmt.texts_in(ids), texts(case.completion))
+        return reasoning, content
     section = next((span.start for span in spans if span.kind is SpanKind.TOOL_SECTION), len(ids))
     shown = {SpanKind.CONTENT} if case.completion.tool_calls else {SpanKind.CONTENT, SpanKind.TOOL_SECTION}
     before = [span for span in spans if span.start < section or not case.completion.tool_calls]
 
+    unshown = _unshown(case)
+
     def text(kinds: set[SpanKind], among: Sequence[Span]) -> str:
         chosen = [token for span in among if span.kind in kinds for token in ids[span.start : span.stop]]
-        return case.fmt.tokenizer.decode_bytes(chosen).decode("utf-8", errors="replace")
+        kept = [token for token in chosen if token not in unshown] if unshown else chosen
+        return case.fmt.tokenizer.decode_bytes(kept).decode("utf-8", errors="replace")
 
-    return text({SpanKind.REASONING}, spans), text(shown, before)
+    content = text(shown, before)
+    tag_begun = bool(tag_names(case.fmt)) and section < len(ids) and bool(case.completion.tool_calls)
+    return text({SpanKind.REASONING}, spans), content.removesuffix("<") if tag_begun else content
+
+
+def _unshown(case: Case) -> frozenset[int]:
+    """The one marker of a family that writes its tags as text, where the answer's text came without it."""
+    markers = case.fmt.tool_markers() if tag_names(case.fmt) else {}
+    return frozenset(token for name, token in markers.items() if name not in texts(case.completion)[1])
+
+
+def _as_shown(said: Sequence[str], shown: str) -> str:
+    """The messages as one text, joined as the text shown is: by nothing, or a line each, empty ones or not."""
+    lines = ["\n".join(said), "\n".join(filter(None, said))]
+    return shown if shown in lines else "".join(said)
 
 
 def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
@@ -179,12 +219,13 @@ def by_deltas(case: Case) -> Proof | None:
     if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
         return None
     require_text_evidence(case)
-    if any(is_cumulative(texts_of(case.completion, name)) for name in ("reasoning", "content")):
+    shown = [texts_of(case.completion, name) for name in ("reasoning", "content")]
+    if any(map(is_cumulative, shown)):
         return None
-    if any(may_hide_bytes(case.fmt.tokenizer, text) for text in _last_deltas(case, case.completion.deltas)):
+    if any(may_hide_bytes(case.fmt.tokenizer, text) for field in shown for text in _last_deltas(case, field)):
         return None
     total = _completion_tokens(case)
-    for parts, ids in _delta_layouts(case, case.completion.deltas):
+    for parts, ids in _delta_layouts(case, *shown):
         if counted(case, parts, len(ids)) == total:
             _require_limit(case, parts, total)
             untold = case.opener is Opener.MODEL and parts.reasoning is not None
@@ -193,30 +234,33 @@ def by_deltas(case: Case) -> Proof | None:
     return None
 
 
-def _last_deltas(case: Case, deltas: Sequence[Delta]) -> Iterator[str]:
-    """Each delta that a control token follows, or nothing: what it holds back is never sent."""
+def _last_deltas(case: Case, shown: Sequence[str]) -> Iterator[str]:
+    """Each delta of a field that a control token follows, or nothing: what it holds back is never sent."""
     markers = case.fmt.tool_markers()
-    for delta, after in zip_longest(deltas, deltas[1:]):
-        if delta is not None and (after is None or after.field != delta.field or after.text in markers):
-            yield delta.text
+    if not markers.keys().isdisjoint(shown):
+        yield from (before for before, after in pairwise(shown) if after in markers)
+    yield from shown[-1:]
 
 
-def _delta_layouts(case: Case, deltas: Sequence[Delta]) -> Iterator[tuple[Parts, Ids]]:
+def _delta_layouts(case: Case, thought: Sequence[str], told: Sequence[str]) -> Iterator[tuple[Parts, Ids]]:
     raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
     markers = case.fmt.tool_markers() if raw else {}
-    reasoning = spell(case.fmt.tokenizer, [delta.text for delta in deltas if delta.field == "reasoning"], {})
-    body = spell(case.fmt.tokenizer, [delta.text for delta in deltas if delta.field == "content"], markers)
+    reasoning = spell(case.fmt.tokenizer, thought, {})
+    body = spell(case.fmt.tokenizer, told, markers)
     if reasoning is None or body is None:
         return
-    marked = tuple(token for token in body if case.fmt.tokenizer.is_control(token))
+    controls = frozenset(markers.values())
+    marked = () if controls.isdisjoint(body) else tuple(token for token in body if token in controls)
     end = (ending(case.fmt, marked),) if case.ended else ()
     if case.opener is Opener.NOBODY or (case.opener is Opener.MODEL and not reasoning):
+        if is_headed(case.fmt):
+            return
         yield Parts(None, think_closed=False, body=marked, ended=case.ended), (*body, *end)
         return
-    begin = (case.fmt.think_open_id,) if case.opener is Opener.MODEL else ()
-    close = case.fmt.think_close_id
+    begin = opening(case.fmt) if case.opener is Opener.MODEL else ()
+    close = closing(case.fmt)
     if shows_close(case, bool(reasoning), bool(body)):
-        yield Parts("", think_closed=True, body=marked, ended=case.ended), (*begin, *reasoning, close, *body, *end)
+        yield Parts("", think_closed=True, body=marked, ended=case.ended), (*begin, *reasoning, *close, *body, *end)
     elif not body and not case.ended:
         yield Parts("", think_closed=False, body=(), ended=False), (*begin, *reasoning)
 
@@ -230,7 +274,7 @@ def by_counts(case: Case) -> Proof:
     if case.trait(TraitName.COUNT_NATIVE) is not True:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
     total = _completion_tokens(case)
-    _require_whole_end(case)
+    require_whole_end(case)
     found = readings(case)
     closing = [reading for reading in found if reading.count == total]
     if len(closing) != 1:
@@ -245,8 +289,8 @@ def by_counts(case: Case) -> Proof:
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "only the count tells of a <think> or </think>", field="content")
     _require_limit(case, reading.parts, total)
     _require_no_mixed_marker(case, reading, total)
-    _require_sent_once(case, total)
-    _require_boundaries(case, reading.assembled.ids, reading.assembled.spans)
+    require_sent_once(case, total)
+    require_boundaries(case, reading.assembled.ids, reading.assembled.spans)
     return Proof(reading.assembled.ids, reading.assembled.spans, Evidence.COUNTED)
 
 
@@ -268,16 +312,6 @@ def _require_limit(case: Case, parts: Parts, total: int) -> None:
         raise RefusedError(
             Reason.AMBIGUOUS_LAYOUT, f"stopped at just the limit of {total} tokens", field="finish_reason"
         )
-
-
-def _require_whole_end(case: Case) -> None:
-    """A stream that was cut inside a character sends no sign of it; a body shows U+FFFD, which is refused before."""
-    if case.ended or not case.completion.deltas:
-        return
-    last = case.completion.deltas[-1].field
-    shown = texts(case.completion)[0 if last == "reasoning" else 1]
-    if may_hide_bytes(case.fmt.tokenizer, shown):
-        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "the cut may have hidden half a character", field=last)
 
 
 def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:
@@ -324,40 +358,3 @@ def _as_text(fmt: Format, body: Sequence[str | int], position: int) -> tuple[str
 
 def _length(fmt: Format, body: Sequence[str | int]) -> int:
     return sum(1 if isinstance(piece, int) else len(fmt.tokenizer.encode(piece)) for piece in body)
-
-
-def _require_sent_once(case: Case, total: int) -> None:
-    """No text that leaves out what a stream may have sent twice closes the count too."""
-    if case.completion.deltas is None:
-        return
-    for name in ("reasoning", "content"):
-        shown = texts_of(case.completion, name)
-        if repeated_runs(shown) > MANY:
-            raise _repeats(name, f"{repeated_runs(shown)} runs of equal deltas are too many to tell from duplicates")
-        for other in without_repeats(shown):
-            shorter = replace(case, completion=_with_text(case.completion, name, other))
-            if any(found.count == total for found in readings(shorter)):
-                raise _repeats(name, f"the count closes without a delta of {name} that comes twice")
-
-
-def _with_text(completion: Completion, name: str, text: str) -> Completion:
-    return replace(completion, reasoning=text) if name == "reasoning" else replace(completion, content=text)
-
-
-def _repeats(name: str, detail: str) -> RefusedError:
-    return RefusedError(Reason.STREAM_INCONSISTENT, detail, field=name)
-
-
-def _require_boundaries(case: Case, ids: Ids, spans: Sequence[Span]) -> None:
-    """Every delta ends where a token ends, on a route whose deltas are whole tokens or batches of them."""
-    deltas = case.completion.deltas
-    if deltas is None or case.fingerprint is None:
-        return
-    if case.fingerprint.proven(TraitName.DELTAS) not in ("tokens", "batches"):
-        return
-    for name, kinds in (("reasoning", {SpanKind.REASONING}), ("content", {SpanKind.CONTENT, SpanKind.TOOL_SECTION})):
-        tokens = [token for span in spans if span.kind in kinds for token in ids[span.start : span.stop]]
-        crossed = crossed_boundary(case.fmt.tokenizer, tokens, [delta.text for delta in deltas if delta.field == name])
-        if crossed is not None:
-            message = f"a delta of {name} ends at byte {crossed}, inside a rebuilt token"
-            raise RefusedError(Reason.DELTAS_CONTRADICT, message, field=name)

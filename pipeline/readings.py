@@ -10,13 +10,24 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
-from pipeline.formats.parts import Assembled, Format, Opener, Parts, end_ids
+from pipeline.formats.parts import (
+    Assembled,
+    Format,
+    Opener,
+    Parts,
+    end_ids,
+    hidden,
+    is_headed,
+    opening,
+    tag_names,
+)
 from pipeline.places import in_answer
-from pipeline.records import Completion, Ids, Prompt, Reason, RefusedError
+from pipeline.records import Completion, Delta, Ids, Prompt, Reason, RefusedError
 from pipeline.routes import Fingerprint, TraitName
-from pipeline.tokenizers import TokenizerError
+from pipeline.tokenizers import Tokenizer, TokenizerError
 
 _STOPPED = {None, "stop", "completed", "end_turn", "eos", "stop_sequence"}
 _CUT = {None, "length", "max_tokens", "max_output_tokens"}
@@ -64,9 +75,10 @@ def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT00
     """Whether the fields show where the thinking was closed.
 
     Text after it is needed; and without text before it, that the route is proven to show thinking that was never
-    closed as reasoning: some show it as content, or both sides of the tag as one.
+    closed as reasoning: some show it as content, or both sides of the tag as one. Behind headers a second thinking is
+    as long as the content, so that there it must be proven always.
     """
-    if reasoning or not body:
+    if not body or (reasoning and not is_headed(case.fmt)):
         return body
     known = case.fingerprint
     return known is not None and known.proven(TraitName.UNCLOSED) == "reasoning"
@@ -123,14 +135,18 @@ def require_text_evidence(case: Case) -> None:
     if (seam := case.trait(TraitName.SEAM)) != "kept":
         message = f"white space beside control tokens is {seam} on this route"
         raise RefusedError(Reason.SEAM_LOSSY, message, field=str(TraitName.SEAM))
-    for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
-        if (at := text.find("\ufffd")) >= 0:
+    for name, text in (("reasoning", case.completion.reasoning), ("content", case.completion.content)):
+        if text and (at := text.find("\ufffd")) >= 0:
             raise RefusedError(Reason.REPLACEMENT_CHAR, f"U+FFFD in {name}", field=name, char_offset=at)
     _require_line_ends(case)
     _require_known_end(case)
+    _require_known_opening(case)
+    _require_no_header(case)
+    _require_no_bare_tag(case)
     if case.completion.reasoning and case.opener is Opener.NOBODY:
         raise RefusedError(Reason.LAYOUT_INVALID, "reasoning came though thinking was off", field="reasoning")
-    _require_order(case.completion)
+    if case.completion.deltas:
+        _require_order(case.completion.deltas)
 
 
 def _require_known_end(case: Case) -> None:
@@ -140,20 +156,76 @@ def _require_known_end(case: Case) -> None:
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="finish_reason")
 
 
-def _require_line_ends(case: Case) -> None:
-    """A route that was seen once to change CR LF shows the same number of tokens for another text."""
-    trait = case.fingerprint.traits.get(TraitName.LINE_ENDS) if case.fingerprint else None
-    if trait is None:
+def _require_known_opening(case: Case) -> None:
+    """Text that the model writes before its `<think>` is in no field, and other text there has the same length."""
+    if case.opener is not Opener.MODEL or len(opening(case.fmt)) == 1:
+        return
+    if (lead := case.trait(TraitName.THINK_LEAD)) != "written":
+        message = f"{case.fmt.name} writes text before its <think>, which is {lead} on this route"
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="reasoning")
+
+
+def _require_no_header(case: Case) -> None:
+    """Where headers make an answer, one that its text spells was left in by a parser that lost its way."""
+    if not is_headed(case.fmt):
         return
     for name, text in zip(("reasoning", "content"), texts(case.completion), strict=True):
-        if trait.value not in ("kept", None) and "\n" in text:
-            message = f"line ends are {trait.value} on this route"
-            raise RefusedError(Reason.SEAM_LOSSY, message, field=name, char_offset=text.index("\n"))
+        if (found := case.fmt.tokenizer.find_control(text)) is not None:
+            message = f"{found[1]} stands in the text, which only ids tell from the control token"
+            raise RefusedError(Reason.LEAKED_CONTROL, message, field=name, char_offset=found[0])
 
 
-def _require_order(completion: Completion) -> None:
+def _require_no_bare_tag(case: Case) -> None:
+    """Where a special token stands in every tag, a route may leave it out: what is left of a call is text that has one.
+
+    Its length can be that of the text with its markers, so that the count does not tell.
+    """
+    names = tag_names(case.fmt)
+    if not names or (case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"):
+        return
+    cut = "" if case.ended else r"|[a-z_]*\Z"
+    for name, text in _shown_texts(case.completion):
+        if (found := re.search(f"</?(?:{'|'.join(sorted(names))}{cut})", text)) is not None:
+            message = f"{found[0]!r} may have been a call's, whose markers this route is not proven to show"
+            raise RefusedError(Reason.AMBIGUOUS_MARKER, message, field=name, char_offset=found.start())
+
+
+def _require_line_ends(case: Case) -> None:
+    """A line feed may have been CR LF, of as many tokens where the vocabulary joins the two.
+
+    The route must be proven to keep them then; where it was seen once to change them, no vocabulary helps.
+    """
+    known = case.fingerprint.traits.get(TraitName.LINE_ENDS) if case.fingerprint else None
+    for name, text in _shown_texts(case.completion):
+        if (at := text.find("\n")) < 0:
+            continue
+        if known is not None and known.value not in ("kept", None):
+            raise RefusedError(
+                Reason.SEAM_LOSSY, f"line ends are {known.value} on this route", field=name, char_offset=at
+            )
+        if _joins_line_ends(case.fmt.tokenizer):
+            case.trait(TraitName.LINE_ENDS)
+
+
+def _shown_texts(completion: Completion) -> Iterator[tuple[str, str]]:
+    """Each text of the answer with its field."""
+    yield "reasoning", completion.reasoning or ""
+    yield "content", completion.content or ""
+    for call in completion.tool_calls:
+        yield "tool_calls", call.arguments
+
+
+@cache
+def _joins_line_ends(tokenizer: Tokenizer) -> bool:
+    """Whether some token holds a carriage return and more; else each one adds to the count of a text."""
+    return any(len(piece) > 1 and b"\r" in piece for piece in map(tokenizer.token_bytes, tokenizer.base_ids))
+
+
+def _require_order(deltas: Sequence[Delta]) -> None:
     rank = {"reasoning": 0, "content": 1, "tool_calls": 2}
-    deltas = completion.deltas or ()
+    ranks = [rank[delta.field] for delta in deltas]
+    if ranks == sorted(ranks):
+        return
     for position, (before, after) in enumerate(pairwise(deltas)):
         if rank[before.field] > rank[after.field]:
             message = f"{after.field} follows {before.field} at delta {position + 1}"
@@ -166,11 +238,11 @@ def readings(case: Case) -> list[Reading]:
 
 
 def _candidates(case: Case) -> Iterator[tuple[Parts, bool]]:
-    reasoning, content = texts(case.completion)
+    (reasoning, content), opener = texts(case.completion), case.opener
     for body, leaked in bodies(case, content):
-        if case.opener is Opener.NOBODY or (case.opener is Opener.MODEL and not reasoning):
+        if opener is Opener.NOBODY or (opener is Opener.MODEL and not reasoning):
             yield Parts(None, think_closed=False, body=body, ended=case.ended), leaked
-        if case.opener is Opener.NOBODY:
+        if opener is Opener.NOBODY:
             continue
         yield Parts(reasoning, think_closed=True, body=body, ended=case.ended), leaked
         if not body and not case.ended:
@@ -186,20 +258,33 @@ def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bo
         yield _structured_body(case, content), False
         return
     yield (content,) if content else (), False
-    if any(name in content for name in case.fmt.tool_markers()):
-        marked = split_markers(case.fmt, content)
-        if len(marked) > 1 or isinstance(marked[0], int):
-            raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
-            yield marked, not raw
+    marked = split_markers(case.fmt, content)
+    if len(marked) > 1 or isinstance(marked[0], int):
+        raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
+        yield marked, not raw
 
 
 def split_markers(fmt: Format, text: str) -> tuple[str | int, ...]:
     """The text with every tool marker that it spells read as its control token."""
     ids = fmt.tool_markers()
-    if not ids:
+    spelled = _spelled(tuple(ids))
+    if not any(opener in text for opener in spelled.openers):
         return (text,)
-    pieces = re.split("(" + "|".join(re.escape(name) for name in ids) + ")", text)
-    return tuple(ids.get(piece, piece) for piece in pieces if piece)
+    return tuple(ids.get(piece, piece) for piece in spelled.pattern.split(text) if piece)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelled:
+    """How markers are found in a text: by the characters that they begin with, then by their names."""
+
+    openers: frozenset[str]
+    pattern: re.Pattern[str]
+
+
+@cache
+def _spelled(names: tuple[str, ...]) -> _Spelled:
+    alternatives = "|".join(re.escape(name) for name in names)
+    return _Spelled(frozenset(name[0] for name in names), re.compile(f"({alternatives})"))
 
 
 def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
@@ -261,7 +346,7 @@ def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
 
 def _is_unseen(case: Case, parts: Parts) -> bool:
     """Only the count tells of a think token: it may stand elsewhere, or be another token that shows no text."""
-    if case.opener is Opener.MODEL and parts.reasoning == "":
+    if case.opener is Opener.MODEL and not parts.reasoning and (parts.reasoning == "" or is_headed(case.fmt)):
         return True
     return parts.think_closed and not shows_close(case, bool(parts.reasoning), bool(parts.body))
 
@@ -279,12 +364,12 @@ def counted(case: Case, parts: Parts, emitted: int) -> int:
     """What the route's `completion_tokens` would be for `emitted` ids laid out as `parts`; -1 where nothing was."""
     if not emitted and (parts.ended or parts.think_closed or parts.body):
         return -1
-    hidden = int(parts.think_closed) + int(case.opener is Opener.MODEL and parts.reasoning is not None)
-    if hidden and _is_counted(case, TraitName.THINK_CLOSE_COUNTED):
-        hidden = 0
+    unseen = hidden(case.fmt, case.opener, parts)
+    if unseen and _is_counted(case, TraitName.THINK_CLOSE_COUNTED):
+        unseen = 0
     if parts.ended:
-        hidden += not _is_counted(case, end_trait(parts))
-    return emitted - hidden
+        unseen += not _is_counted(case, end_trait(parts))
+    return emitted - unseen
 
 
 def _is_counted(case: Case, name: TraitName) -> bool:

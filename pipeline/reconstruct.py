@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.formats.parts import Format
+from pipeline.formats.parts import Format, is_dated
 from pipeline.places import rendered, special_text
 from pipeline.proofs import Proof, by_counts, by_deltas, by_engine_ids, by_logprobs
 from pipeline.readings import Case, ended, prompt_prefix
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
-from pipeline.routes import Fingerprint
+from pipeline.routes import Fingerprint, TraitName, is_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ def _row(
     prompt: Prompt, completion: Completion, fmt: Format, fingerprint: Fingerprint | None, asked: Asked
 ) -> TokenRow:
     _require_route(completion, asked)
+    fmt = _as_served(fmt, completion, fingerprint)
     prompt_ids = rendered(fmt, prompt)
     case = Case(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
     proof = _proof(case)
@@ -58,8 +59,20 @@ def _require_route(completion: Completion, asked: Asked) -> None:
     if asked.provider is not None and completion.provider != asked.provider:
         message = f"{completion.provider} answered, {asked.provider} was asked"
         raise RefusedError(Reason.WRONG_PROVIDER, message, field="provider")
-    if asked.model is not None and completion.model is not None and not completion.model.startswith(asked.model):
+    if asked.model is not None and completion.model is not None and not is_model(asked.model, completion.model):
         raise RefusedError(Reason.WRONG_MODEL, f"{completion.model} answered, {asked.model} was asked", field="model")
+
+
+def _as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | None) -> Format:
+    """The format with what only the served prompt says: from its ids, else as the route is proven to write it."""
+    if not is_dated(fmt):
+        return fmt
+    if completion.prompt_ids is not None:
+        return fmt.as_served(completion.prompt_ids)
+    if fingerprint is None:
+        where = str(TraitName.PROMPT_SETTINGS)
+        raise RefusedError(Reason.ROUTE_UNPROVEN, "neither prompt ids nor the route say the prompt's day", field=where)
+    return fmt.as_settled(fingerprint.require(TraitName.PROMPT_SETTINGS))
 
 
 def _proof(case: Case) -> Proof:

@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """Why a row is refused: one closed list, one line of meaning each in `MEANINGS`."""
 
     MALFORMED_INPUT = "malformed_input"
+    NO_PROMPT = "no_prompt"
+    UNCOVERED = "uncovered"
     UPSTREAM_ERROR = "upstream_error"
     EMPTY_ANSWER = "empty_answer"
     STREAM_CUT = "stream_cut"
@@ -65,6 +67,8 @@ class Reason(StrEnum):
 
 MEANINGS: Mapping[Reason, str] = {
     Reason.MALFORMED_INPUT: "the line or body is not the JSON that the schema names",
+    Reason.NO_PROMPT: "the dataset's adapter makes no prompt of the row; detail has its own reason",
+    Reason.UNCOVERED: "the prompt uses what no contract covers on this route, so it was set aside and not sent",
     Reason.UPSTREAM_ERROR: "the provider sent an error, in the body, in the stream or beside an answer",
     Reason.EMPTY_ANSWER: "no choice, or neither reasoning nor content nor calls were delivered",
     Reason.STREAM_CUT: "the stream ended before its finish reason or its [DONE]",

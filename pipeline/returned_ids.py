@@ -70,15 +70,15 @@ class ReturnedIds:
         self._add_piece("logprobs.content[].token", [int(found[1]) for found in spelled if found] or None)
 
     def _add_prompt(self, place: str, value: Json) -> None:
-        if (ids := ids_of(value, place)) and self.prompts.setdefault(place, ids) != ids:
+        if value is not None and (ids := ids_of(value, place)) and self.prompts.setdefault(place, ids) != ids:
             raise RefusedError(Reason.STREAM_INCONSISTENT, f"{place} comes twice and differs", field=place)
 
     def _add_whole(self, place: str, value: Json) -> None:
-        if (ids := ids_of(value, place)) and self.wholes.setdefault(place, ids) != ids:
+        if value is not None and (ids := ids_of(value, place)) and self.wholes.setdefault(place, ids) != ids:
             raise RefusedError(Reason.STREAM_INCONSISTENT, f"{place} comes twice and differs", field=place)
 
     def _add_piece(self, place: str, value: Json) -> None:
-        if ids := ids_of(value, place):
+        if value is not None and (ids := ids_of(value, place)):
             self.pieces.setdefault(place, []).extend(ids)
 
     def prompt_ids(self) -> Ids | None:
@@ -87,7 +87,7 @@ class ReturnedIds:
 
     def token_ids(self) -> Ids | None:
         """The emitted ids, likewise; RefusedError(LOGPROBS_HOLE) where not every entry of logprobs has one."""
-        for place in ("logprobs.content[].token_id", "logprobs.content[].token"):
+        for place in ("logprobs.content[].token_id", "logprobs.content[].token") if self.entries else ():
             if 0 < (seen := len(self.pieces.get(place, ()))) < self.entries:
                 message = f"{seen} of {self.entries} entries have an id"
                 raise RefusedError(Reason.LOGPROBS_HOLE, message, field=place)
@@ -99,11 +99,13 @@ class ReturnedIds:
         return tuple(self._outputs())
 
     def _outputs(self) -> dict[str, Ids]:
-        return {**{place: tuple(ids) for place, ids in self.pieces.items()}, **self.wholes}
+        return (
+            {**{place: tuple(ids) for place, ids in self.pieces.items()}, **self.wholes} if self.pieces else self.wholes
+        )
 
 
 def _agreed(found: Mapping[str, Ids]) -> Ids | None:
-    if len(set(found.values())) > 1:
+    if len(found) > 1 and len(set(found.values())) > 1:
         seen = ", ".join(f"{place} ({len(ids)})" for place, ids in found.items())
         raise RefusedError(Reason.IDS_CONTRADICT, f"ids were returned in places that differ: {seen}", field="token_ids")
     return next(iter(found.values()), None)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from pipeline.records import Completion, Json, Reason, RefusedError, Route
@@ -25,13 +26,21 @@ class TraitName(StrEnum):
     UNCLOSED = "unclosed_thinking"
     COUNT_NATIVE = "count_native"
     PROMPT_PREFIX = "prompt_prefix"
+    PROMPT_PREFIX_TOOLS = "prompt_prefix_tools"
     SEAM = "seam_space"
     LINE_ENDS = "line_ends"
     DELTAS = "deltas"
     MARKERS = "markers"
+    LEAKS = "markers_leaked"
     TOOL_IDS = "tool_ids"
     TOOL_ARGUMENTS = "tool_arguments"
     TURN_END = "turn_end"
+    THINK_LEAD = "think_lead"
+    PROMPT_SETTINGS = "prompt_settings"
+    REASONING_TOKENS = "reasoning_tokens"
+    FINISH = "finish_reason"
+    IDS = "ids_returned"
+    LOGPROBS = "logprobs_returned"
     SAME_COUNT_MISMATCH = "same_count_mismatch"
 
 
@@ -42,13 +51,21 @@ MEANINGS: Mapping[TraitName, str] = {
     TraitName.UNCLOSED: "reasoning|content: where thinking is shown that was never closed",
     TraitName.COUNT_NATIVE: "true|false: counts are of the sampled ids, not of the text encoded again",
     TraitName.PROMPT_PREFIX: "names of control tokens that stand before the rendered prompt, as a list",
+    TraitName.PROMPT_PREFIX_TOOLS: "the same where `tools` are sent; a number where no control token explains it",
     TraitName.SEAM: "kept|stripped|added: what happens to white space beside control tokens",
     TraitName.LINE_ENDS: "kept|changed: what happens to CR LF inside a text; one change seen is enough to refuse",
     TraitName.DELTAS: "tokens|batches|rechunked|none: what one delta of the stream is",
     TraitName.MARKERS: "raw|stripped|parsed: tool markers in the text where `tools` is not sent",
+    TraitName.LEAKS: "true|false: a control token's name stands in a text though `tools` were sent",
     TraitName.TOOL_IDS: "verbatim|prefix_cut|invented: ids of parsed tool calls",
     TraitName.TOOL_ARGUMENTS: "verbatim|reserialised: arguments of parsed tool calls",
-    TraitName.TURN_END: "by_role: answers end with the marker of the role that comes next, where a family has several",
+    TraitName.TURN_END: "by_role: where a family has several end tokens, answers and calls end with their own each",
+    TraitName.THINK_LEAD: "written: thinking begins with the text that the template puts before <think>, if it does",
+    TraitName.PROMPT_SETTINGS: "{date, effort}: what every prompt of the route says on every day, where prompts say it",
+    TraitName.REASONING_TOKENS: "native|estimate|other: what usage's reasoning_tokens are; no proof reads them",
+    TraitName.FINISH: "same|renamed|hides_cut: finish_reason beside the native one, as bad as it was seen",
+    TraitName.IDS: "true|false: token ids came, or were asked for and did not",
+    TraitName.LOGPROBS: "bytes|text|junk|none: what stands under logprobs",
     TraitName.SAME_COUNT_MISMATCH: "{wrong, n, upper95}: rows that `counted` would take with other ids",
 }
 
@@ -96,13 +113,34 @@ class Fingerprint:
 
     def is_of(self, completion: Completion) -> bool:
         """Whether the answer came this way; a model may carry its release date (`kimi-k2.5-0127`) after the slug."""
-        dated = re.compile(re.escape(self.model) + r"(-\d{4,8})?")
         return (
             completion.provider == self.provider
-            and completion.model is not None
-            and dated.fullmatch(completion.model) is not None
             and (completion.deltas is not None) == self.stream
+            and completion.model is not None
+            and is_model(self.model, completion.model)
         )
+
+
+def is_model(asked: str, told: str) -> bool:
+    """Whether an answer of the model `told` is one of the model `asked`: a release date may follow the slug.
+
+    A few slugs that end like a date name models of their own, released beside the one without it.
+    """
+    own = told.rpartition("/")[2].partition(":")[0] in OWN_DATES
+    return told == asked or (not own and _dated(asked).fullmatch(told) is not None)
+
+
+OWN_DATES = frozenset(
+    {
+        *("kimi-k2-0905", "deepseek-r1-0528", "deepseek-chat-v3-0324"),
+        *("qwen3-235b-a22b-2507", "qwen3-30b-a3b-2507", "qwen3-4b-2507"),
+    }
+)
+
+
+@cache
+def _dated(model: str) -> re.Pattern[str]:
+    return re.compile(re.escape(model) + r"(-\d{4,8})?")
 
 
 _KINDS: Mapping[str, tuple[Json, ...]] = {
@@ -112,15 +150,25 @@ _KINDS: Mapping[str, tuple[Json, ...]] = {
     TraitName.TOOL_IDS: ("verbatim", "prefix_cut", "invented"),
     TraitName.TOOL_ARGUMENTS: ("verbatim", "reserialised"),
     TraitName.UNCLOSED: ("reasoning", "content"),
+    TraitName.REASONING_TOKENS: ("native", "estimate", "other"),
+    TraitName.FINISH: ("same", "renamed", "hides_cut"),
+    TraitName.LOGPROBS: ("bytes", "text", "junk", "none"),
 }
-_FLAGS = {TraitName.END_COUNTED, TraitName.END_COUNTED_TOOLS, TraitName.THINK_CLOSE_COUNTED, TraitName.COUNT_NATIVE}
+_FLAGS = {
+    TraitName.END_COUNTED,
+    TraitName.END_COUNTED_TOOLS,
+    TraitName.THINK_CLOSE_COUNTED,
+    TraitName.COUNT_NATIVE,
+    TraitName.LEAKS,
+    TraitName.IDS,
+}
 
 
 def _is_value(name: str, value: Json) -> bool:
     """Whether a proven trait of this name can have this value; traits that nothing here reads may have any."""
     if name in _FLAGS:
         return isinstance(value, bool)
-    if name == TraitName.PROMPT_PREFIX:
+    if name in (TraitName.PROMPT_PREFIX, TraitName.PROMPT_PREFIX_TOOLS):
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
     return name not in _KINDS or value in _KINDS[name]
 

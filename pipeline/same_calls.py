@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pipeline.formats.kimi_tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END
+from pipeline.formats.parts import Headed
 from pipeline.readings import Case
 from pipeline.records import Ids, Reason, RefusedError, Span, SpanKind
 
@@ -23,12 +24,13 @@ def require_same_calls(case: Case, ids: Ids, spans: Sequence[Span], contradictio
     """RefusedError(contradiction) where the calls shown are not those of the section.
 
     Not judged where the model wrote a marker as text, since a parser that reads text makes of that what it will, nor in
-    a family whose calls are not Kimi's: the count and the section are checked there alone.
+    a family whose calls are not Kimi's, unless it tells them (`Headed`): the count and the section are checked there.
     """
-    if CALL_BEGIN not in case.fmt.tool_markers() or _spells_marker(case, ids):
+    headed = case.fmt if isinstance(case.fmt, Headed) else None
+    if headed is None and (CALL_BEGIN not in case.fmt.tool_markers() or _spells_marker(case, ids)):
         return
     shown = [(call.name, call.arguments) for call in case.completion.tool_calls]
-    emitted = list(_emitted(case, ids, spans))
+    emitted = list(_emitted(case, ids, spans)) if headed is None else headed.calls_in(ids)
     if len(shown) != len(emitted):
         message = f"{len(shown)} calls came, the ids hold {len(emitted)}"
         raise RefusedError(contradiction, message, field="tool_calls")
@@ -57,6 +59,7 @@ def _name(identity: str) -> str:
 
 def _same_json(shown: str, emitted: str) -> bool:
     try:
-        return bool(json.loads(shown) == json.loads(emitted))
+        # NaN is not equal to itself, its name is.
+        return bool(json.loads(shown, parse_constant=str) == json.loads(emitted, parse_constant=str))
     except (ValueError, RecursionError):
         return shown.strip() == emitted.strip()

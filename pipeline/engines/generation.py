@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.formats.parts import Opener
-from pipeline.records import Completion, Ids, TokenLogprob, Usage
+from pipeline.formats.parts import Opener, is_headed, opened
+from pipeline.records import Completion, Ids, RefusedError, SpanKind, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from pipeline.formats.parts import Format
@@ -33,13 +33,7 @@ class Generation:
 def complete(prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: bool, model: str) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
     ids = generation.ids
-    opener = fmt.opener(thinking=thinking)
-    opened = opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,)
-    thought = opened or opener is Opener.PROMPT
-    body = ids[int(opened) : -1] if generation.finished else ids[int(opened) :]
-    close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None
-    reasoning = (body if close is None else body[:close]) if thought else None
-    content = () if thought and close is None else body if close is None else body[close + 1 :]
+    reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(generation, fmt, thinking=thinking)
     return Completion(
         reasoning=None if reasoning is None else _shown(reasoning, fmt.tokenizer),
         content=_shown(content, fmt.tokenizer),
@@ -55,6 +49,31 @@ def complete(prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: 
         prompt_ids=prompt_ids,
         token_ids=ids,
     )
+
+
+def _by_close(generation: Generation, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+    """The ids of the reasoning, None where it thought nothing, and of the content."""
+    ids = generation.ids
+    begin = opened(fmt, ids, thinking=thinking)
+    thought = bool(begin) or fmt.opener(thinking=thinking) is Opener.PROMPT
+    body = ids[len(begin) : -1] if generation.finished else ids[len(begin) :]
+    close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None
+    reasoning = (body if close is None else body[:close]) if thought else None
+    return reasoning, () if thought and close is None else body if close is None else body[close + 1 :]
+
+
+def _by_headers(generation: Generation, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+    """The same where headers say what each text is; all is content where they are not those of an answer."""
+    ids = generation.ids
+    try:
+        spans = fmt.layout(ids, thinking=thinking)
+    except RefusedError:
+        return None, ids
+    reasoning, content = (
+        tuple(token for span in spans if span.kind is kind for token in ids[span.start : span.stop])
+        for kind in (SpanKind.REASONING, SpanKind.CONTENT)
+    )
+    return reasoning or None, content
 
 
 def _shown(ids: Ids, tokenizer: Tokenizer) -> str:

@@ -1,4 +1,4 @@
-"""GLM-5's layout, and GLM-4.7-Flash's: turns without an end of their own, tool arguments as tagged text.
+"""GLM-5's layout, and GLM-4.7's: turns without an end of their own, tool arguments as tagged text.
 
 Guarantees: prompts are those of the models' own chat templates. A turn ends where the next role's marker stands:
 `<|user|>` after an answer, `<|observation|>` after tool calls; which of them was emitted no text shows, so a proof from
@@ -51,7 +51,7 @@ GRAMMAR: Final = Grammar(
     closers=frozenset({CALL_CLOSE}),
 )
 
-_ROLES: Final = ("system", "user", "assistant", "tool")
+ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
@@ -77,19 +77,19 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
         marks = {name: one(name) for name in GRAMMAR.markers}
         yield one(SYSTEM)
         yield from (marks.get(piece, piece) for piece in _declaration(prompt.tools))
-    asked = [position for position, message in enumerate(prompt.messages) if message.get("role") == "user"]
+    questions = [position for position, message in enumerate(prompt.messages) if message.get("role") == "user"]
     for position, message in enumerate(prompt.messages):
-        role = role_of(message, _ROLES)
+        role = role_of(message, ROLES)
         if role == "assistant":
-            yield from _assistant(message, tokenizer, shown=position > (asked[-1] if asked else -1))
+            yield from _assistant(message, tokenizer, shown=position > (questions[-1] if questions else -1))
         elif role == "tool":
             yield from _tool(prompt.messages, position, tokenizer)
         else:
-            yield from (one(USER if role == "user" else SYSTEM), _text(message))
+            yield from (one(USER if role == "user" else SYSTEM), text_of(message))
     yield from (one(ASSISTANT), one(THINK if prompt.thinking else THINK_CLOSE))
 
 
-def _text(message: JsonObject) -> str:
+def text_of(message: JsonObject) -> str:
     """Null would be printed as `None`."""
     if message.get("content") is None:
         raise unsupported("content is null, which this template prints as None")
@@ -99,7 +99,7 @@ def _text(message: JsonObject) -> str:
 def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Iterator[Piece]:
     """An earlier answer; its thinking is `shown` only after the last question."""
     one = tokenizer.id_of
-    content = _text(message)
+    content = text_of(message)
     reasoning = reasoning_of(message, content, THINK_CLOSE)
     yield one(ASSISTANT)
     if shown and reasoning:
@@ -118,14 +118,15 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
     one = tokenizer.id_of
     if position == 0 or messages[position - 1].get("role") != "tool":
         yield one(OBSERVATION)
-    yield from (one(RESPONSE), _text(messages[position]), one(RESPONSE_CLOSE))
+    yield from (one(RESPONSE), text_of(messages[position]), one(RESPONSE_CLOSE))
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+    """What the template is given."""
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-GLM5: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY)
+GLM5: Final = Dialect(GRAMMAR, prompt_pieces, asked, Opener.PROMPT, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

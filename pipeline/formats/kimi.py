@@ -11,8 +11,9 @@ templates and Moonshot's tool-calling guide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from pipeline.formats.kimi_layout import assembled, pieces_of, spans_of, text_of
@@ -96,7 +97,7 @@ class KimiFormat:
 
     def tool_markers(self) -> dict[str, int]:
         """The five tool markers' ids by name."""
-        return {name: self.tokenizer.id_of(name) for name in TOOL_MARKERS}
+        return dict(_markers(self.tokenizer))
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
         """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
@@ -114,7 +115,7 @@ class KimiFormat:
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
 
     def _encode_prompt(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        if sum(len(piece) if isinstance(piece, str) else _CONTROL_CHARS for piece in pieces) > RUN_CHARS:
+        if len(pieces) * _CONTROL_CHARS + sum([len(piece) for piece in pieces if isinstance(piece, str)]) > RUN_CHARS:
             return self._render_long(prompt, pieces)
         return tuple(encode_pieces(self.tokenizer, pieces))
 
@@ -184,6 +185,11 @@ class KimiFormat:
                 Reason.NOT_CANONICAL, f"ids differ from their canonical form at token {at}", token_position=at
             )
         return parts
+
+
+@cache
+def _markers(tokenizer: Tokenizer) -> Mapping[str, int]:
+    return {name: tokenizer.id_of(name) for name in TOOL_MARKERS}
 
 
 def _is_innocent(value: Json) -> bool:

@@ -19,7 +19,7 @@ from pipeline.formats.kimi_tokens import (
     THINK,
     THINK_CLOSE,
     Piece,
-    encode_pieces,
+    append_pieces,
 )
 from pipeline.formats.parts import Assembled, Opener, Parts
 from pipeline.records import Ids, Reason, RefusedError, Span, SpanKind
@@ -44,10 +44,11 @@ def assembled(parts: Parts, opener: Opener, tokenizer: Tokenizer) -> Assembled:
     ids: list[int] = []
     spans: list[Span] = []
     for kind, pieces in _groups(parts, opener, tokenizer):
-        start = len(ids)
-        ids.extend(encode_pieces(tokenizer, pieces))
-        if len(ids) > start:
-            spans.append(Span(kind, start, len(ids)))
+        if pieces:
+            start = len(ids)
+            append_pieces(ids, tokenizer, pieces)
+            if len(ids) > start:
+                spans.append(Span(kind, start, len(ids)))
     return Assembled(tuple(ids), tuple(spans))
 
 
@@ -67,9 +68,8 @@ def _groups(parts: Parts, opener: Opener, tokenizer: Tokenizer) -> Iterator[tupl
 
 
 def _section_bounds(body: Sequence[Piece], tokenizer: Tokenizer) -> tuple[int, int]:
-    begin_id, end_id = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
-    begin = next((i for i, piece in enumerate(body) if piece == begin_id), len(body))
-    return begin, next((i + 1 for i, piece in enumerate(body) if piece == end_id), len(body))
+    begin, end = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
+    return body.index(begin) if begin in body else len(body), body.index(end) + 1 if end in body else len(body)
 
 
 def _check_parts(parts: Parts, opener: Opener) -> None:
@@ -143,7 +143,13 @@ def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:
         yield Span(kind, start, stop)
 
 
+def _are_base(ids: Ids, tokenizer: Tokenizer) -> bool:
+    return not ids or 0 <= min(ids) <= max(ids) < tokenizer.base_size
+
+
 def _require_base(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> None:
+    if _are_base(ids[start:stop], tokenizer):
+        return
     for position in range(start, stop):
         token = ids[position]
         if not 0 <= token < tokenizer.base_size:
@@ -163,6 +169,8 @@ def _body_spans(ids: Ids, start: int, stop: int, ended: bool, tokenizer: Tokeniz
 
 def _skeleton(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> tuple[list[Piece], list[int]]:
     """The body with every run of base tokens as one placeholder text, and where each piece and the end stand."""
+    if _are_base(ids[start:stop], tokenizer):
+        return (["…"], [start, stop]) if stop > start else ([], [stop])
     pieces: list[Piece] = []
     starts: list[int] = []
     for position in range(start, stop):

@@ -51,6 +51,10 @@ def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Variant) -> Iterator[P
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _plain_pieces(message, tokenizer))
         return
+    if variant.turns is Turns.TEXT:
+        for position, message in enumerate(prompt.messages):
+            yield from _of_message(position, _text_pieces(message, tokenizer))
+        return
     history = -1 if variant.preserves_thinking else _last_plain_answer(prompt.messages)
     for position, message in enumerate(prompt.messages):
         keeps = (prompt.thinking or variant.opener is not Opener.PROMPT) and position > history
@@ -74,6 +78,16 @@ def _plain_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
     if content is None:
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message has no content", field="content")
     yield from (tokenizer.id_of(opener), str(role), tokenizer.id_of(MIDDLE), _content(message), tokenizer.id_of(END))
+
+
+def _text_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """A turn of text: what copies of K2-0905's template agree on."""
+    role = message.get("role")
+    if role not in ("system", "user", "assistant") or message.get("tool_calls"):
+        what = "tool calls" if message.get("tool_calls") else f"the role {role!r}"
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has {what}", field="role")
+    one = tokenizer.id_of
+    yield from (one(_PLAIN_OPENERS[role]), _speaker(message, role), one(MIDDLE), _content(message), one(END))
 
 
 _PLAIN_OPENERS: Mapping[str, str] = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": SYSTEM}

@@ -2,7 +2,8 @@
 
 Guarantees: a release differs from its neighbours in what its `Variant` names and in nothing else. `preserve_thinking`
 is a property of how a whole job asks, so it is a variant, with a format name of its own, and no field of a prompt.
-Sources: the chat templates of K2 (July 2025), K2-Thinking, K2.5 and K2.6.
+Sources: the chat templates of K2 (July 2025), K2-Thinking, K2.5 and K2.6. Copies of K2-0905's agree on turns of text
+alone, so that its tools, calls and their results are refused.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pipeline.records import Json, JsonObject, Reason, RefusedError
 class Turns(StrEnum):
     """What a template prints of a message.
 
-    FULL: thinking, tool calls, names and `## Return of`. PLAIN: role and content alone.
+    FULL: thinking, tool calls, names and `## Return of`. PLAIN: role and content alone. TEXT: names and content, and
+    nothing that has to do with tools.
     """
 
     FULL = "full"
     PLAIN = "plain"
+    TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,12 @@ def declare_as_json(tools: Sequence[JsonObject]) -> str:
     return json.dumps(sorted_tools(tools), ensure_ascii=False)
 
 
+def declare_nothing(tools: Sequence[JsonObject]) -> str:
+    """Refused: copies of the template tell tools in different ways."""
+    message = f"how this release's template tells its {len(tools)} tools is not known for certain"
+    raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
+
+
 def sorted_tools(tools: Sequence[JsonObject]) -> list[dict[str, Json]]:
     """The tools with every object's keys in order, as Kimi's tokenizer hands them to its template."""
     return [_sorted_tool(tool, position) for position, tool in enumerate(tools)]
@@ -89,9 +98,9 @@ def as_templated(variant: Variant, template: str) -> Variant:
 
 
 K2 = Variant(Opener.NOBODY, Turns.PLAIN, declare_as_json, "You are a helpful assistant")
-K2_THINKING = Variant(
-    Opener.MODEL, Turns.FULL, declare_as_json, "You are Kimi, an AI assistant created by Moonshot AI."
-)
+_KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
+K2_0905 = Variant(Opener.NOBODY, Turns.TEXT, declare_nothing, _KIMI)
+K2_THINKING = Variant(Opener.MODEL, Turns.FULL, declare_as_json, _KIMI)
 K25 = Variant(Opener.PROMPT, Turns.FULL, declare_tools)
 K26 = K25
 """Without `preserve_thinking`, K2.6 renders what K2.5 renders."""

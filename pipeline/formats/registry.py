@@ -16,12 +16,15 @@ from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
 
-from pipeline.formats import deepseek, glm, kimi, kimi_variants, qwen, qwen35
+from pipeline.formats import deepseek, deepseek_v32, glm, glm45, harmony, kimi, kimi_variants, qwen, qwen35
 from pipeline.formats.parts import Format
 from pipeline.tokenizer_json import (
     DEEPSEEK_R1_SHA256,
     DEEPSEEK_V31_SHA256,
+    DEEPSEEK_V32_SHA256,
+    GLM_4_SHA256,
     GLM_5_SHA256,
+    GPT_OSS_SHA256,
     QWEN_3_SHA256,
     QWEN_35_SHA256,
     load_tokenizer_json,
@@ -38,7 +41,7 @@ MOST_OF_A_HUB_ERROR = 240
 class Family:
     """One entry: how the format is made, the vocabulary it is pinned to, and where that can be found.
 
-    `folder` is the subfolder of `$DRAFTER_GATE_TOKENIZERS` that holds `file`, where it is not the format's name.
+    `folder` is the subfolder of `$DRAFTER_GATE_TOKENIZERS` that holds `file` where none has the format's own name.
     """
 
     load: Callable[[str, Tokenizer], Format]
@@ -58,6 +61,11 @@ _FORMATS: dict[str, Family] = {
     "kimi-k2": Family(
         partial(kimi.load, variant=kimi_variants.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
     ),
+    "kimi-k2-0905": Family(
+        partial(kimi.load, variant=kimi_variants.K2_0905),
+        KIMI_SHA256,
+        hub=("moonshotai/Kimi-K2-Instruct-0905", "ac6c49f0"),
+    ),
     "kimi-k2-thinking": Family(partial(kimi.load, variant=kimi_variants.K2_THINKING), KIMI_SHA256),
     "kimi-k2.5": Family(kimi.load, KIMI_SHA256, hub=("moonshotai/Kimi-K2.5", "4d01dfe0")),
     "kimi-k2.6": Family(
@@ -68,8 +76,16 @@ _FORMATS: dict[str, Family] = {
     ),
     "deepseek-r1": Family(deepseek.load_r1, DEEPSEEK_R1_SHA256, file="tokenizer.json"),
     "deepseek-v3.1": Family(deepseek.load_v31, DEEPSEEK_V31_SHA256, file="tokenizer.json"),
+    "deepseek-v3.2": Family(deepseek_v32.load, DEEPSEEK_V32_SHA256, file="tokenizer.json"),
+    "glm-4.5": Family(glm45.load, GLM_4_SHA256, file="tokenizer.json"),
+    "glm-4.6": Family(glm45.load, GLM_4_SHA256, file="tokenizer.json", folder="glm-4.5"),
+    "glm-4.7": Family(glm.load, GLM_4_SHA256, file="tokenizer.json", folder="glm-4.5"),
     "glm-4.7-flash": Family(glm.load, GLM_5_SHA256, file="tokenizer.json"),
     "glm-5": Family(glm.load, GLM_5_SHA256, file="tokenizer.json"),
+    "glm-5-nvfp4": Family(glm.load, GLM_5_SHA256, file="tokenizer.json", folder="glm-5"),
+    "gpt-oss": Family(harmony.load_medium, GPT_OSS_SHA256, file="tokenizer.json"),
+    "gpt-oss-low": Family(harmony.load_low, GPT_OSS_SHA256, file="tokenizer.json", folder="gpt-oss"),
+    "gpt-oss-high": Family(harmony.load_high, GPT_OSS_SHA256, file="tokenizer.json", folder="gpt-oss"),
     "qwen3": Family(qwen.load, QWEN_3_SHA256, file="tokenizer.json"),
     "qwen3.5": Family(qwen35.load, QWEN_35_SHA256, file="tokenizer.json"),
     "tiny-kimi": Family(kimi.load, TINY_SHA256, embedded=ROOT / "harness" / "tiny_target" / "weights"),
@@ -77,7 +93,11 @@ _FORMATS: dict[str, Family] = {
 
 
 FORMATS: Mapping[str, Family] = MappingProxyType(_FORMATS)
-"""Every family that can be opened; `register` adds to it."""
+"""Every family that can be opened; `register` adds to it.
+
+`glm-5-nvfp4` is a profile of `glm-5`: other weights, the same layout and vocabulary, so that a job and its rows name
+the checkpoint that answered.
+"""
 
 
 class FormatError(Exception):
@@ -132,7 +152,8 @@ def _places(name: str) -> Iterator[Path]:
     if family.embedded is not None:
         yield family.embedded
     for named in filter(None, os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep)):
-        yield from (Path(named) / (family.folder or name), Path(named))
+        folders = (name, family.folder) if family.folder else (name,)
+        yield from (*(Path(named) / folder for folder in folders), Path(named))
     if family.hub is not None:
         repository, revision = family.hub
         home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from pipeline.formats.kimi_tokens import Piece, encode_pieces
-from pipeline.formats.parts import Assembled, Opener, Parts, end_ids, ending
+from pipeline.formats.parts import Assembled, Opener, Parts, end_ids, ending, opened, opening
 from pipeline.formats.template import ChatTemplate
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 from pipeline.tokenizers import Tokenizer
@@ -23,7 +23,9 @@ class Grammar:
     """Control tokens by name, and which tool marker may follow which; `None` is the beginning of the body.
 
     Text may stand after the markers in `text_after` and at the beginning; an answer may end after those in `closers`.
-    Where the next role's marker ends a turn, calls are ended by another one, `end_after_calls`.
+    Where the next role's marker ends a turn, calls are ended by another one, `end_after_calls`. `think_lead` is text
+    that the model writes before the `think` that it emits. Where there is one marker, and the rest of each tag is text,
+    `tags` names them (`<MARKERname` and `</MARKERname`), and a section runs on to the end of the answer.
     """
 
     end: str
@@ -33,6 +35,8 @@ class Grammar:
     text_after: frozenset[str]
     closers: frozenset[str]
     end_after_calls: str | None = None
+    think_lead: str = ""
+    tags: frozenset[str] = frozenset()
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -40,11 +44,17 @@ class Grammar:
         return tuple(name for name in self.after if name is not None)
 
 
+def all_told(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
+    """Nothing of a prompt is written in several ways of one length."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One family: its grammar, its prompts as text and control ids, and who opens the thinking in either mode.
 
-    `asked` is the prompt and the variables that the model's own template is given.
+    `asked` is the prompt and the variables that the model's own template is given. `untold` says what of a prompt
+    engines write in several ways of one length.
     """
 
     grammar: Grammar
@@ -52,6 +62,7 @@ class Dialect:
     asked: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
     thinking: Opener
     instant: Opener
+    untold: Callable[[Prompt], str | None] = all_told
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,11 @@ class TaggedFormat:
         return self.tokenizer.id_of(self.dialect.grammar.end_after_calls or self.dialect.grammar.end)
 
     @property
+    def think_lead_ids(self) -> Ids:
+        """The ids that the model emits before the one that opens its reasoning."""
+        return tuple(encode_pieces(self.tokenizer, (self.dialect.grammar.think_lead,)))
+
+    @property
     def think_open_id(self) -> int:
         """The id that opens the reasoning."""
         return self.tokenizer.id_of(self.dialect.grammar.think)
@@ -82,6 +98,15 @@ class TaggedFormat:
     def think_close_id(self) -> int:
         """The id that ends the reasoning."""
         return self.tokenizer.id_of(self.dialect.grammar.think_close)
+
+    @property
+    def tag_names(self) -> frozenset[str]:
+        """The tags in which the one marker stands; none where markers are whole tags."""
+        return self.dialect.grammar.tags
+
+    def untold(self, prompt: Prompt) -> str | None:
+        """What of the prompt only returned ids tell."""
+        return self.dialect.untold(prompt)
 
     def opener(self, *, thinking: bool) -> Opener:
         """Who opens the reasoning."""
@@ -135,7 +160,7 @@ class TaggedFormat:
     def _groups(self, parts: Parts) -> Iterator[tuple[SpanKind, Sequence[Piece]]]:
         if parts.reasoning is not None:
             if self.dialect.thinking is Opener.MODEL:
-                yield SpanKind.THINK_OPEN, (self.think_open_id,)
+                yield SpanKind.THINK_OPEN, opening(self)
             yield SpanKind.REASONING, (parts.reasoning,)
             if parts.think_closed:
                 yield SpanKind.THINK_CLOSE, (self.think_close_id,)
@@ -148,7 +173,7 @@ class TaggedFormat:
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
         """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
-        return tuple(_spans(ids, self.opener(thinking=thinking), self))
+        return tuple(_spans(ids, self, thinking=thinking))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:
         """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
@@ -208,6 +233,25 @@ def _check_body(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts
         was_text, last = isinstance(piece, str), last if isinstance(piece, str) else name
     if ended and last is not None and last not in grammar.closers:
         raise _misplaced("the end token", len(body), last, starts)
+    if grammar.tags:
+        _check_tags(body, fmt, ended=ended, starts=starts)
+
+
+def _check_tags(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts: Sequence[int] | None) -> None:
+    """Each marker stands in a tag; the last may be cut. Else it could hide in any text that lacks it."""
+    names = tuple(fmt.dialect.grammar.tags)
+    for position, piece in enumerate(body):
+        if isinstance(piece, str):
+            continue
+        before, after = (_text_at(body, beside) for beside in (position - 1, position + 1))
+        cut = not ended and position + 2 >= len(body) and any(name.startswith(after) for name in names)
+        if not before.endswith(("<", "</")) or not (cut or after.startswith(names)):
+            raise _misplaced(fmt.tokenizer.name_of(piece) or str(piece), position, "text that makes it no tag", starts)
+
+
+def _text_at(body: Sequence[Piece], position: int) -> str:
+    piece = body[position] if 0 <= position < len(body) else ""
+    return piece if isinstance(piece, str) else ""
 
 
 def _misplaced(what: str, position: int, last: str | None, starts: Sequence[int] | None) -> RefusedError:
@@ -221,17 +265,18 @@ def _section(body: Sequence[Piece], fmt: TaggedFormat) -> tuple[int, int]:
     if not marked:
         return len(body), len(body)
     last = fmt.tokenizer.name_of(int(body[marked[-1]]))
-    return marked[0], marked[-1] + 1 if last in fmt.dialect.grammar.closers else len(body)
+    closed = last in fmt.dialect.grammar.closers and not fmt.dialect.grammar.tags
+    return marked[0], marked[-1] + 1 if closed else len(body)
 
 
-def _spans(ids: Ids, opener: Opener, fmt: TaggedFormat) -> Iterator[Span]:
-    opened = 1 if opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,) else 0
-    yield from _span(SpanKind.THINK_OPEN, 0, opened)
+def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
+    begun = len(opened(fmt, ids, thinking=thinking))
+    yield from _span(SpanKind.THINK_OPEN, 0, begun)
     start = 0
-    if opened or opener is Opener.PROMPT:
+    if begun or fmt.opener(thinking=thinking) is Opener.PROMPT:
         stop = ids.index(fmt.think_close_id) if fmt.think_close_id in ids else len(ids)
-        _require_base(ids, opened, stop, fmt)
-        yield from _span(SpanKind.REASONING, opened, stop)
+        _require_base(ids, begun, stop, fmt)
+        yield from _span(SpanKind.REASONING, begun, stop)
         yield from _span(SpanKind.THINK_CLOSE, stop, min(stop + 1, len(ids)))
         start = min(stop + 1, len(ids))
     ended = len(ids) > start and ids[-1] in end_ids(fmt)
@@ -275,7 +320,10 @@ def _body_spans(ids: Ids, start: int, stop: int, fmt: TaggedFormat, *, ended: bo
 
 
 def _skeleton(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> tuple[list[Piece], list[int]]:
-    """The body with every run of base tokens as one placeholder text, and where each piece and the end stand."""
+    """The body with every run of base tokens as one text, and where each piece and the end stand.
+
+    The text is a placeholder but where a grammar looks at it.
+    """
     pieces: list[Piece] = []
     starts: list[int] = []
     for position in range(start, stop):
@@ -283,7 +331,12 @@ def _skeleton(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> tuple[list[
         if not base or not pieces or isinstance(pieces[-1], int):
             pieces.append("…" if base else ids[position])
             starts.append(position)
-    return pieces, [*starts, stop]
+    starts.append(stop)
+    if fmt.dialect.grammar.tags:
+        decode = fmt.tokenizer.decode_bytes
+        said = [decode(ids[a:b]).decode("utf-8", errors="replace") for a, b in pairwise(starts)]
+        pieces = [text if isinstance(piece, str) else piece for piece, text in zip(pieces, said, strict=True)]
+    return pieces, starts
 
 
 def _body_pieces(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> Iterator[Piece]:

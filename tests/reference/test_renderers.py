@@ -9,14 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from harness.conversations import conversations
 from harness.differential import ids_of_text
-from harness.strategies import plain_texts
 from pipeline.formats.registry import load_format
 from pipeline.records import Ids, JsonObject, Prompt
 from pipeline.tokenizers import KIMI_SHA256, Tokenizer, load_tokenizer
@@ -68,69 +66,6 @@ def theirs(tokenizer: Tokenizer) -> Render:
     return render
 
 
-def texts() -> st.SearchStrategy[str]:
-    return plain_texts(min_size=1)
-
-
-SCHEMAS: tuple[dict[str, Any], ...] = (
-    {"type": "string", "description": "Where."},
-    {"type": "integer", "minimum": 0, "maximum": 9, "default": 3},
-    {"type": "number"},
-    {"type": ["string", "null"]},
-    {"type": "boolean", "description": "Two\nlines."},
-    {"enum": ["a", 1, None]},
-    {"type": "array", "items": {"type": "string", "description": "One."}},
-    {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}]},
-    {"type": "object", "properties": {"y": {"type": "string"}}, "additionalProperties": False},
-)
-
-
-@st.composite
-def tools(draw: st.DrawFn) -> dict[str, Any]:
-    properties = draw(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(SCHEMAS), max_size=3))
-    parameters = {"type": "object", "properties": properties, "required": sorted(properties)[:1]}
-    function = {"name": draw(st.sampled_from(["f", "get_weather"])), "parameters": parameters}
-    if draw(st.booleans()):
-        function["description"] = draw(texts())
-    return {"type": "function", "function": function}
-
-
-def calls(first: int) -> st.SearchStrategy[list[dict[str, Any]]]:
-    def call(index: int, arguments: dict[str, str]) -> dict[str, Any]:
-        function = {"name": "f", "arguments": json.dumps(arguments)}
-        return {"id": f"functions.f:{index}", "type": "function", "function": function}
-
-    made = st.lists(st.dictionaries(st.sampled_from("xy"), texts(), max_size=2), min_size=1, max_size=2)
-    return made.map(lambda drawn: [call(first + index, arguments) for index, arguments in enumerate(drawn)])
-
-
-@st.composite
-def prompts(draw: st.DrawFn) -> Prompt:
-    """A conversation that waits for its next answer: turns of text, and tool loops with their results."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": draw(texts())}] if draw(st.booleans()) else []
-    called = 0
-    for _ in range(draw(st.integers(1, 3))):
-        messages.append({"role": "user", "content": draw(texts())})
-        for _ in range(draw(st.integers(0, 2))):
-            asked = draw(calls(called))
-            called += len(asked)
-            messages.append({**draw(answers()), "tool_calls": asked})
-            messages += [{"role": "tool", "tool_call_id": one["id"], "content": draw(texts())} for one in asked]
-        messages.append(draw(answers()))
-    cut = draw(st.integers(1, len(messages)))
-    kept = messages[:cut]
-    declared = draw(st.lists(tools(), max_size=2))
-    return Prompt("drawn", tuple(kept), tuple(declared), thinking=draw(st.booleans()))
-
-
-def answers() -> st.SearchStrategy[dict[str, Any]]:
-    def answer(content: str, reasoning: str | None) -> dict[str, Any]:
-        thought = {} if reasoning is None else {"reasoning_content": reasoning}
-        return {"role": "assistant", "content": content, **thought}
-
-    return st.builds(answer, plain_texts(), st.none() | texts())
-
-
 def listed(prompt: Prompt, tokenizer: Tokenizer) -> list[str]:
     """The known differences that a prompt has, in words; ours is what Moonshot's template and tokenizer give."""
     plain = [i for i, m in enumerate(prompt.messages) if m["role"] == "assistant" and not m.get("tool_calls")]
@@ -152,7 +87,7 @@ def test_drawn_prompts_are_equal_id_for_id_or_listed(ours: Render, theirs: Rende
     seen: Counter[str] = Counter()
 
     @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(prompts())
+    @given(conversations())
     def compare(prompt: Prompt) -> None:
         reasons = listed(prompt, tokenizer)
         assert (ours(prompt) == theirs(prompt)) is (not reasons)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.ordinary import route
+from pipeline.formats.registry import FORMATS as FAMILIES
 from pipeline.formats.registry import open_format
 from pipeline.reconstruct import reconstruct
 from pipeline.records import (
@@ -22,7 +23,8 @@ from pipeline.records import (
     ToolCall,
     Usage,
 )
-from pipeline.routes import TraitName
+from pipeline.routes import Trait, TraitName
+from pipeline.tokenizer_json import GLM_5_SHA256
 
 pytestmark = pytest.mark.contract
 
@@ -78,6 +80,17 @@ def test_the_prompt_opens_the_thinking_or_closes_one_that_never_was(thinking: bo
     assert f"[gMASK]<sop><|user|>hi<|assistant|>{opened}" == text
 
 
+def test_the_nvfp4_checkpoint_has_the_layout_and_the_vocabulary_of_glm_5() -> None:
+    profile = open_format("glm-5-nvfp4")
+
+    assert ("glm-5-nvfp4", FORMAT.tokenizer.sha256) == (profile.name, profile.tokenizer.sha256)
+    assert FAMILIES["glm-5"].sha256 == FAMILIES["glm-5-nvfp4"].sha256 == GLM_5_SHA256
+    for thinking in (True, False):
+        assert FORMAT.render(replace(PROMPT, thinking=thinking)) == profile.render(replace(PROMPT, thinking=thinking))
+    ids = (*TOKENIZER.encode("So."), 154842, *TOKENIZER.encode("Yes."), USER)
+    assert FORMAT.layout(ids, thinking=True) == profile.layout(ids, thinking=True)
+
+
 def answered(content: str, tokens: int, **changes: object) -> TokenRow | Refusal:
     usage = Usage(len(FORMAT.render(PROMPT)), tokens)
     whole = Completion("So.", content, finish_reason="stop", usage=usage, provider="P", model="m")
@@ -113,6 +126,25 @@ def test_without_a_proof_of_how_turns_end_no_text_tells_the_end_token() -> None:
     ]
 
     assert [Reason.ROUTE_UNPROVEN, Reason.AMBIGUOUS_LAYOUT] == [row.reason for row in rows if isinstance(row, Refusal)]
+
+
+@pytest.mark.parametrize("value, proven", [("kept", True), ("kept", False), (None, False)])
+@pytest.mark.parametrize("place", ["reasoning", "content"])
+def test_a_line_feed_is_refused_until_the_route_is_proven_to_keep_cr_lf(
+    value: str | None, proven: bool, place: str
+) -> None:
+    """CR LF is one token as LF is, so that neither a count nor the number of deltas tells which was sampled."""
+    assert 1 == len(TOKENIZER.encode("\r\n")) == len(TOKENIZER.encode("\n"))
+    assert len(TOKENIZER.encode("a\r\nb")) == len(TOKENIZER.encode("a\nb"))
+    traits = {**BY_ROLE.traits, TraitName.LINE_ENDS: Trait(value, 50, proven)}
+    shown = {"reasoning": "So.", "content": "Yes.", place: "a\nb"}
+    usage = Usage(len(FORMAT.render(PROMPT)), 3 + 1 + 2 + 1)
+    whole = Completion(**shown, finish_reason="stop", usage=usage)  # type: ignore[arg-type]  # its own two fields
+    row = reconstruct(PROMPT, whole, FORMAT, replace(BY_ROLE, traits=traits))
+
+    assert proven == isinstance(row, TokenRow)
+    if isinstance(row, Refusal):
+        assert (Reason.ROUTE_UNPROVEN, TraitName.LINE_ENDS) == (row.reason, row.field)
 
 
 @pytest.mark.parametrize("end, wanted", [(USER, True), (OBSERVATION, False), (END_OF_TEXT, False)])

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.contract
 
 NAMES = ("kimi-k2", "kimi-k2-thinking", "kimi-k2.6")
 TOKENIZER = open_format("kimi-k2.5").tokenizer
-FORMATS = {name: load_format(name, TOKENIZER) for name in (*NAMES, "kimi-k2.6-preserve-thinking")}
+FORMATS = {name: load_format(name, TOKENIZER) for name in (*NAMES, "kimi-k2-0905", "kimi-k2.6-preserve-thinking")}
 HI = Prompt("r", ({"role": "user", "content": "hi"},))
 ROUTE = route()
 
@@ -56,6 +56,7 @@ def test_views_that_lose_white_space_are_refused(fmt: Format) -> None:
     "name, ending",
     [
         ("kimi-k2", [163588, 69702, 163601]),
+        ("kimi-k2-0905", [163588, 69702, 163601]),
         ("kimi-k2-thinking", [163588, 69702, 163601]),
         ("kimi-k2.6", [163588, 69702, 163601, 163606]),
     ],
@@ -73,11 +74,23 @@ def test_k2_thinking_emits_the_tag_that_opens_its_thinking() -> None:
     assert row.evidence is Evidence.COUNTED
 
 
-def test_k2_answers_without_thinking() -> None:
-    row = answered("kimi-k2", None, "\n\nYes.", 4)
+@pytest.mark.parametrize("name", ["kimi-k2", "kimi-k2-0905"])
+def test_k2_answers_without_thinking(name: str) -> None:
+    row = answered(name, None, "\n\nYes.", 4)
 
     assert isinstance(row, TokenRow)
     assert (382, 14104, 13, 163586) == row.output_ids
+
+
+def test_k2_0905_is_k2_with_another_default_and_with_names() -> None:
+    asked = ({"role": "user", "content": "hi", "name": "Ann"}, {"role": "assistant", "content": "4"}, HI.messages[0])
+    text = TOKENIZER.decode_text(FORMATS["kimi-k2-0905"].render(Prompt("r", asked)))
+
+    assert (
+        "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>"
+        "<|im_user|>Ann<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>4<|im_end|>"
+        "<|im_user|>user<|im_middle|>hi<|im_end|><|im_assistant|>assistant<|im_middle|>"
+    ) == text
 
 
 def test_reasoning_of_a_model_that_does_not_think_is_refused() -> None:

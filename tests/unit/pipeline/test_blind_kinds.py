@@ -106,6 +106,17 @@ def test_line_ends_on_a_route_that_was_seen_to_change_them_are_refused() -> None
     assert isinstance(told(FORMAT, ("So it is.", "ab"), len(REASONING) + 1 + len(ENCODE("ab")) + 1, changing), TokenRow)
 
 
+def test_line_ends_that_add_to_the_count_are_told_by_it_on_any_route() -> None:
+    """The compact vocabulary has no token of CR LF, so that a text without the CR has fewer tokens."""
+    around = len(REASONING) + 2
+    shown, sampled = len(ENCODE("a\nb")), len(ENCODE("a\r\nb"))
+    known = without(TraitName.LINE_ENDS)
+    assert shown < sampled
+
+    assert isinstance(told(FORMAT, ("So it is.", "a\nb"), around + shown, known), TokenRow)
+    assert Reason.COUNT_MISMATCH is reason(told(FORMAT, ("So it is.", "a\nb"), around + sampled, known))
+
+
 def test_another_end_token_of_the_same_count_is_refused() -> None:
     """The end token comes with the format, pinned to its vocabulary; [EOS] of the tokenizer's config ends no turn."""
     other = FORMAT.tokenizer.id_of("[EOS]")

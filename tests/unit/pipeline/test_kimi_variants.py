@@ -12,7 +12,7 @@ from harness.ordinary import FORMAT, PROMPT, answer, reason, route
 from pipeline.engines.generation import Generation, complete
 from pipeline.engines.request import request_body
 from pipeline.formats.kimi import KimiFormat, load
-from pipeline.formats.kimi_variants import K2, K2_THINKING, K25, K26, K26_PRESERVE, Variant
+from pipeline.formats.kimi_variants import K2, K2_0905, K2_THINKING, K25, K26, K26_PRESERVE, Variant
 from pipeline.formats.parts import Format, Opener, Parts
 from pipeline.formats.registry import FORMATS
 from pipeline.reconstruct import reconstruct
@@ -70,11 +70,12 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
     "variant, thinking, instant",
     [
         (K2, Opener.NOBODY, Opener.NOBODY),
+        (K2_0905, Opener.NOBODY, Opener.NOBODY),
         (K2_THINKING, Opener.MODEL, Opener.MODEL),
         (K25, Opener.PROMPT, Opener.NOBODY),
         (K26, Opener.PROMPT, Opener.NOBODY),
     ],
-    ids=["K2", "K2-Thinking", "K2.5", "K2.6"],
+    ids=["K2", "K2-0905", "K2-Thinking", "K2.5", "K2.6"],
 )
 def test_a_release_says_who_opens_the_thinking(variant: Variant, thinking: Opener, instant: Opener) -> None:
     fmt = of_release(variant)
@@ -341,6 +342,30 @@ def test_a_template_that_does_not_preserve_thinking_refuses_the_prompt() -> None
     assert Reason.PROMPT_MISMATCH is refused.value.refusal.reason
 
 
+@pytest.mark.parametrize(
+    "messages, tools, field",
+    [
+        (PROMPT.messages, (TOOL,), "tools"),
+        (({"role": "tool", "content": "x", "tool_call_id": "functions.f:0"},), (), "messages[0].role"),
+        (({"role": "assistant", "content": "", "tool_calls": [{"id": "functions.f:0"}]},), (), "messages[0].role"),
+    ],
+    ids=["tools", "a result", "calls"],
+)
+def test_k2_0905_refuses_what_copies_of_its_template_print_in_different_ways(
+    messages: tuple[JsonObject, ...], tools: tuple[JsonObject, ...], field: str
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        of_release(K2_0905).render(Prompt("r", messages, tools))
+
+    assert (Reason.PROMPT_UNSUPPORTED, field) == (refused.value.refusal.reason, refused.value.refusal.field)
+
+
+def test_k2_0905_says_its_own_default_system_turn_and_no_other() -> None:
+    said = replace(PROMPT, messages=({"role": "system", "content": "Be brief."}, *PROMPT.messages))
+
+    assert [True, False] == ["You are Kimi, an AI" in text_of(of_release(K2_0905), asked) for asked in (PROMPT, said)]
+
+
 @pytest.mark.parametrize("fmt", [PLAIN, THINKING], ids=["K2", "K2-Thinking"])
 def test_tools_in_a_message_would_stand_behind_the_default_system_turn(fmt: KimiFormat) -> None:
     """As many tokens in another order, so no count would show it."""
@@ -365,6 +390,6 @@ def test_k2_needs_no_names_for_the_think_tokens(tmp_path: Path) -> None:
 
 
 def test_every_release_has_a_name() -> None:
-    names = {"kimi-k2", "kimi-k2-thinking", "kimi-k2.5", "kimi-k2.6", "kimi-k2.6-preserve-thinking"}
+    names = {"kimi-k2", "kimi-k2-0905", "kimi-k2-thinking", "kimi-k2.5", "kimi-k2.6", "kimi-k2.6-preserve-thinking"}
 
     assert names == {name for name in FORMATS if name.startswith("kimi-")}

@@ -15,6 +15,7 @@ from pipeline.routes import (
     TraitName,
     file_name,
     fingerprint_of,
+    is_model,
     parse_route,
     read_fingerprints,
 )
@@ -100,3 +101,21 @@ def test_route_names_are_api_and_provider(name: str, expected: Route) -> None:
 def test_other_names_are_errors(name: str) -> None:
     with pytest.raises(RouteError, match="there are local"):
         parse_route(name, model="m", stream=False)
+
+
+@pytest.mark.parametrize(
+    "asked, told, expected",
+    [
+        ("moonshotai/kimi-k2.5", "moonshotai/kimi-k2.5-0127", True),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2.5", False),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2-0905", False),
+        ("moonshotai/kimi-k2", "moonshotai/kimi-k2-0905:exacto", False),
+        ("moonshotai/kimi-k2-0905", "moonshotai/kimi-k2-0905", True),
+        ("deepseek/deepseek-r1", "deepseek/deepseek-r1-0528", False),
+        ("z-ai/glm-5-turbo", "z-ai/glm-5-turbo-20260315", True),
+    ],
+)
+def test_a_date_after_the_slug_is_the_same_model_unless_it_names_one_of_its_own(
+    asked: str, told: str, expected: bool
+) -> None:
+    assert expected == is_model(asked, told)

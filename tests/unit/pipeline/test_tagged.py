@@ -8,8 +8,8 @@ import pytest
 
 from harness import suites
 from harness.views import PROFILES
-from pipeline.formats import deepseek, glm, qwen, qwen35
-from pipeline.formats.parts import Opener, Parts, end_ids, ending
+from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats.parts import Opener, Parts, end_ids, ending, opened, opening
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
 from pipeline.tokenizers import Rules, Tokenizer
@@ -18,6 +18,8 @@ DIALECTS = {
     "qwen3": qwen.QWEN3,
     "qwen3.5": qwen35.QWEN35,
     "glm-5": glm.GLM5,
+    "glm-4.5": glm45.GLM45,
+    "deepseek-v3.2": deepseek_v32.V32,
     "deepseek-v3.1": deepseek.V31,
     "deepseek-r1": deepseek.R1,
 }
@@ -26,7 +28,7 @@ NAMES = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>",
     "</arg_key>", "<arg_value>", "</arg_value>", deepseek.BEGIN, deepseek.END, deepseek.USER, deepseek.ASSISTANT,
     deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR, deepseek.OUTPUTS,
-    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END,
+    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END, deepseek_v32.DSML, glm45.NO_THINK,
 )  # fmt: skip
 
 
@@ -66,6 +68,28 @@ def test_other_families_have_one_end() -> None:
         assert {made(dialect).end_id} == end_ids(made(dialect))
 
 
+def test_text_before_the_tag_that_opens_the_thinking_is_part_of_what_opens_it() -> None:
+    fmt = made(glm45.GLM45)
+    lead, think = fmt.tokenizer.encode("\n")[0], fmt.think_open_id
+    parts = Parts("a", think_closed=True, body=("\nb",), ended=True)
+
+    assert (lead, think) == opening(fmt) == opened(fmt, fmt.assemble(parts).ids, thinking=True)
+    assert () == opened(fmt, (think,), thinking=True) == opened(fmt, (lead, think), thinking=False)
+    assert Span(SpanKind.THINK_OPEN, 0, 2) == fmt.assemble(parts).spans[0]
+
+
+def test_a_section_whose_tags_are_text_runs_on_to_the_end_of_the_answer() -> None:
+    fmt = made(deepseek_v32.V32)
+    mark = fmt.tokenizer.id_of(deepseek_v32.DSML)
+    parts = Parts(None, think_closed=False, body=("a<", mark, "invoke>b</", mark, "invoke>c"), ended=True)
+    spans = fmt.assemble(parts).spans
+
+    assert [(SpanKind.CONTENT, 0, 2), (SpanKind.TOOL_SECTION, 2, 22), (SpanKind.END, 22, 23)] == [
+        (span.kind, span.start, span.stop) for span in spans
+    ]
+    assert parts == fmt.parse(fmt.assemble(parts).ids, thinking=False)
+
+
 def test_what_stands_between_calls_belongs_to_the_section() -> None:
     fmt = made(qwen.QWEN3)
     begin, end = (fmt.tokenizer.id_of(name) for name in ("<tool_call>", "</tool_call>"))
@@ -92,6 +116,12 @@ def test_what_stands_between_calls_belongs_to_the_section() -> None:
         ("glm-5", "a</think>b<tool_call>f</tool_call><|user|>"),
         ("deepseek-v3.1", f"a</think>b{deepseek.CALL}"),
         ("deepseek-v3.1", f"a<think>b</think>{deepseek.END}"),
+        ("glm-4.5", "<think>a</think>b<|user|>"),
+        ("glm-4.5", "\n\n<think>a</think>b<|user|>"),
+        ("glm-4.5", "\n<think>a</think>b<|observation|>"),
+        ("deepseek-v3.2", f"a</think>b{deepseek_v32.DSML}c"),
+        ("deepseek-v3.2", f"a</think><{deepseek_v32.DSML}function_call>"),
+        ("deepseek-v3.2", f"a</think><{deepseek_v32.DSML}in{deepseek.END}"),
     ],
 )
 def test_ids_outside_the_grammar_are_refused(name: str, text: str) -> None:

@@ -1,0 +1,179 @@
+"""The real gpt-oss vocabulary: ids that were published, and the prompts and answers of harmony."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.ordinary import answer, route
+from pipeline.formats.harmony import HarmonyFormat
+from pipeline.formats.registry import open_format
+from pipeline.reconstruct import reconstruct
+from pipeline.records import Evidence, Ids, Json, Prompt, Reason, Refusal, SpanKind, TokenRow, ToolCall, Usage
+from pipeline.routes import TraitName
+
+pytestmark = pytest.mark.contract
+
+FORMAT = open_format("gpt-oss")
+TOKENIZER = FORMAT.tokenizer
+PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
+HARMONY: dict[TraitName, Json] = {
+    TraitName.TURN_END: "by_role",
+    TraitName.THINK_LEAD: "written",
+    TraitName.LINE_ENDS: "kept",
+    TraitName.PROMPT_SETTINGS: {"date": "2026-11-30", "effort": "medium"},
+}
+KNOWN = route(HARMONY)
+RETURN, CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL = 200002, 200003, 200005, 200006, 200007, 200008, 200012
+ASSISTANT, ANALYSIS, COMMENTARY, FINAL = 173781, 35644, (12606, 815), 17196
+THINKS: Ids = (CHANNEL, ANALYSIS, MESSAGE)
+TURNS: Ids = (END, START, ASSISTANT, CHANNEL, FINAL, MESSAGE)
+TEXT = (
+    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
+)
+IDS = (
+    "30754 3508 220 7633 2548 3283 25 153475 737 30469 11 185558 326 220 95839 788 46865 220 538 1215 951 "
+    "220 16 734 197 39336 2167 6 7454 39336 173468 111 55506 112 28823 102 2524 28823 102 2524 28823 100 "
+    "100793 14681 628 62720 8548 2618 256"
+)
+"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
+
+
+def test_text_has_the_ids_that_the_library_gives_it() -> None:
+    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
+    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("<|startoftext|>", 199998),
+        ("<|endoftext|>", 199999),
+        ("<|return|>", RETURN),
+        ("<|constrain|>", CONSTRAIN),
+        ("<|channel|>", CHANNEL),
+        ("<|start|>", START),
+        ("<|end|>", END),
+        ("<|message|>", MESSAGE),
+        ("<|call|>", CALL),
+    ],
+)
+def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
+    assert expected == TOKENIZER.id_of(name)
+    assert name == TOKENIZER.name_of(expected)
+
+
+@pytest.mark.parametrize("word, expected", [("assistant", (ASSISTANT,)), ("commentary", COMMENTARY)])
+def test_the_words_of_headers_have_their_published_ids(word: str, expected: Ids) -> None:
+    assert expected == tuple(TOKENIZER.encode(word))
+
+
+def served(day: str, prompt: Prompt = PROMPT) -> Ids:
+    """The prompt as an engine renders it on this day."""
+    assert isinstance(FORMAT, HarmonyFormat)
+    return replace(FORMAT, day=day).render(prompt)
+
+
+def test_a_prompt_is_a_system_message_with_the_day_then_the_conversation_then_the_models_turn() -> None:
+    prompt = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
+    expected = (
+        "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+        "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: medium\n\n"
+        "# Valid channels: analysis, commentary, final. Channel must be included for every message.<|end|>"
+        "<|start|>developer<|message|># Instructions\n\nBe brief.<|end|>"
+        "<|start|>user<|message|>hi<|end|><|start|>assistant"
+    )
+
+    assert expected == TOKENIZER.decode_text(served("2025-06-28", prompt))
+    assert list(served("2025-06-28", prompt)) == TOKENIZER.encode_prompt(expected)
+
+
+def told(tokens: int, known: object = KNOWN, **changes: object) -> TokenRow | Refusal:
+    whole = answer(reasoning="So.", content="Yes.", usage=Usage(len(served("2026-11-30")), tokens))
+    return reconstruct(PROMPT, replace(whole, **changes), FORMAT, known)  # type: ignore[arg-type]  # their own fields
+
+
+SO, YES = (5808, 13), (13022, 13)
+WHOLE: Ids = (*THINKS, *SO, *TURNS, *YES, RETURN)
+
+
+def test_reasoning_and_content_are_rebuilt_with_the_headers_that_no_text_shows() -> None:
+    row = told(14)
+
+    assert isinstance(row, TokenRow)
+    assert WHOLE == row.output_ids
+    assert served("2026-11-30") == row.prompt_ids
+    assert Evidence.COUNTED is row.evidence
+    kinds = [SpanKind.THINK_OPEN, SpanKind.REASONING, SpanKind.THINK_CLOSE, SpanKind.CONTENT, SpanKind.END]
+    assert kinds == [span.kind for span in row.spans]
+
+
+@pytest.mark.parametrize("tokens", [*range(1, 14), *range(15, 24)])
+def test_one_token_more_or_less_is_never_unseen(tokens: int) -> None:
+    assert isinstance(told(tokens), Refusal)
+
+
+def test_the_day_comes_from_returned_prompt_ids_and_the_row_holds_the_prompt_as_served() -> None:
+    row = told(14, token_ids=WHOLE, prompt_ids=served("2031-01-02"))
+
+    assert isinstance(row, TokenRow)
+    assert served("2031-01-02") == row.prompt_ids
+    assert Evidence.ENGINE_IDS is row.evidence
+
+
+def test_without_prompt_ids_the_route_must_be_proven_to_say_which_day_and_effort() -> None:
+    unsaid = route({name: value for name, value in HARMONY.items() if name != TraitName.PROMPT_SETTINGS})
+    other = route({**HARMONY, TraitName.PROMPT_SETTINGS: {"date": "2026-11-30", "effort": "high"}})
+    rows = [told(14, known) for known in (unsaid, other)]
+
+    assert [Reason.ROUTE_UNPROVEN, Reason.PROMPT_MISMATCH] == [row.reason for row in rows if isinstance(row, Refusal)]
+
+
+@pytest.mark.parametrize(
+    "trait, value",
+    [(TraitName.TURN_END, "end_of_text"), (TraitName.THINK_LEAD, "absent"), (TraitName.UNCLOSED, "content")],
+)
+def test_what_no_count_tells_of_the_answer_must_be_proven_of_the_route(trait: TraitName, value: str) -> None:
+    row = told(14, route({**HARMONY, trait: value}))
+
+    assert isinstance(row, Refusal)
+    assert Reason.AMBIGUOUS_LAYOUT is row.reason
+
+
+def test_a_route_that_counts_no_headers_counts_none_of_them() -> None:
+    row = told(5, route({**HARMONY, TraitName.THINK_CLOSE_COUNTED: False}))
+
+    assert isinstance(row, TokenRow)
+    assert WHOLE == row.output_ids
+
+
+FORMS: dict[str, Ids] = {
+    "behind the role": (START, ASSISTANT, 316, 28, 44580, 1196, CHANNEL, *COMMENTARY, 220, CONSTRAIN, 4108, MESSAGE),
+    "behind the channel": (START, ASSISTANT, CHANNEL, *COMMENTARY, 316, 28, 44580, 1196, 220, CONSTRAIN, 4108, MESSAGE),
+    "no constraint": (START, ASSISTANT, CHANNEL, *COMMENTARY, 316, 28, 44580, 1196, 5701, MESSAGE),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_is_proven_by_ids_however_its_header_is_written_and_refused_without(form: str) -> None:
+    ids: Ids = (*THINKS, *SO, END, *FORMS[form], *TOKENIZER.encode("{}"), CALL)
+    called = {"content": None, "finish_reason": "tool_calls", "tool_calls": (ToolCall("c", "f", "{}"),)}
+    proven = told(len(ids), token_ids=ids, prompt_ids=served("2026-11-30"), **called)
+    untold = told(len(ids), **called)
+
+    assert isinstance(proven, TokenRow)
+    assert ids == proven.output_ids
+    assert SpanKind.TOOL_SECTION in {span.kind for span in proven.spans}
+    assert isinstance(untold, Refusal)
+    assert Reason.STRUCTURED_CALLS is untold.reason
+
+
+@pytest.mark.parametrize("end, wanted", [(RETURN, True), (CALL, False), (END, False), (199999, False)])
+def test_returned_ids_with_another_end_are_refused(end: int, wanted: bool) -> None:
+    ids: Ids = (*WHOLE[:-1], end)
+    row = told(14, token_ids=ids, prompt_ids=served("2026-11-30"))
+
+    assert wanted == isinstance(row, TokenRow)
+    if isinstance(row, Refusal):
+        assert row.reason in {Reason.LAYOUT_INVALID, Reason.IDS_CONTRADICT}
