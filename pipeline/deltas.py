@@ -8,9 +8,9 @@ that streams tokens holds back the bytes of an unfinished character, so that the
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 
 from pipeline.records import Ids
@@ -25,6 +25,9 @@ class _Path:
     ids: Ids
 
 
+_NO_ASCII = "\x80"
+_TOKEN_CHARS = 64
+"""Few tokens are longer: a text that is, is not worth remembering."""
 _CERTAIN: Mapping[int, _Path] = {0: _Path(1, ())}
 
 
@@ -33,36 +36,58 @@ def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]
 
     `markers` are control tokens that this route sends as text of their own.
     """
+    known = _known(tokenizer) if max(map(len, texts), default=0) <= _TOKEN_CHARS else partial(_token, tokenizer)
     try:
-        data = [text.encode("utf-8") for text in texts]
+        direct = list(map(known, texts))
     except UnicodeEncodeError:
         return None
-    direct = [markers.get(text) or tokenizer.id_of_bytes(raw) for text, raw in zip(texts, data, strict=True)]
-    if not any(raw[0] >= 0x80 for raw in data[1:]):  # noqa: PLR2004 — no delta after the first starts inside no ASCII
-        return None if None in direct else tuple(token for token in direct if token is not None)
-    return _spell_held_back(tokenizer, data, direct, [text in markers for text in texts])
+    if not markers.keys().isdisjoint(texts):
+        direct = [markers.get(text, token) for text, token in zip(texts, direct, strict=True)]
+    ids: list[int | None] = []
+    at = 0
+    for position in [position for position, text in enumerate(texts) if text >= _NO_ASCII and position]:
+        if position <= at:
+            continue
+        ids += direct[at : position - 1]
+        held = _spell_held_back(tokenizer, texts, direct, markers, position - 1)
+        if held is None:
+            return None
+        ids += held
+        at = position - 1 + len(held)
+    ids += direct[at:]
+    return None if None in ids else tuple(token for token in ids if token is not None)
 
 
 def _spell_held_back(
-    tokenizer: Tokenizer, data: Sequence[bytes], direct: Sequence[int | None], marks: Sequence[bool]
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    direct: Sequence[int | None],
+    markers: Mapping[str, int],
+    at: int,
 ) -> Ids | None:
-    """As `spell`; `ids` are certain, `paths` go on from them."""
-    ids: list[int] = []
+    """The ids from the delta at `at` on, which may hold back half a character, to where none can be held back."""
     paths = _CERTAIN
-    for raw, after, token, marked in zip(data, [*data[1:], b""], direct, marks, strict=True):
-        if marked or (paths is _CERTAIN and after < b"\x80"):
+    for position in range(at, len(texts)):
+        if texts[position] in markers:
+            token = direct[position]
             if token is None or 0 not in paths or paths[0].ways != 1:
                 return None
-            ids += (*paths[0].ids, token)
-            paths = _CERTAIN
-            continue
-        paths = _step(tokenizer, paths, raw, after)
+            return (*paths[0].ids, token)
+        after = texts[position + 1].encode() if position + 1 < len(texts) else b""
+        paths = _step(tokenizer, paths, texts[position].encode(), after)
         if paths.keys() == {0}:
-            if paths[0].ways != 1:
-                return None
-            ids += paths[0].ids
-            paths = _CERTAIN
-    return tuple(ids) if paths is _CERTAIN else None
+            return paths[0].ids if paths[0].ways == 1 else None
+    return None
+
+
+def _token(tokenizer: Tokenizer, text: str) -> int | None:
+    return tokenizer.id_of_bytes(text.encode())
+
+
+@cache
+def _known(tokenizer: Tokenizer) -> Callable[[str], int | None]:
+    """The same, and remembered: few tokens make most of every text."""
+    return lru_cache(maxsize=1 << 16)(partial(_token, tokenizer))
 
 
 def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: bytes) -> dict[int, _Path]:
@@ -115,10 +140,13 @@ def _stem(piece: bytes) -> bytes:
 
 def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterable[str]) -> int | None:
     """The first byte where a delta ends and no token does; half characters count to the token that ends them."""
-    pieces = [tokenizer.token_bytes(token) for token in tokens]
+    pieces = tokenizer.pieces(tokens)
     whole = b"".join(pieces)
-    ends = {_whole_chars(whole, end) for end in accumulate(len(piece) for piece in pieces)}
-    return next((end for end in accumulate(len(text.encode()) for text in texts) if end not in ends), None)
+    ends = set(accumulate(map(len, pieces)))
+    if not whole.isascii():
+        ends = {_whole_chars(whole, end) for end in ends}
+    shown = list(accumulate(map(len, map(str.encode, texts))))
+    return None if ends.issuperset(shown) else next(end for end in shown if end not in ends)
 
 
 def _whole_chars(data: bytes, end: int) -> int:

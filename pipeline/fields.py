@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from pipeline.quoting import quoted
 from pipeline.records import Json, JsonObject, Reason, RefusedError, TokenLogprob, ToolCall, Usage
 
 BYTE = 255
@@ -30,7 +31,7 @@ def require_no_error(holder: JsonObject) -> None:
         return
     code = error.get("code") if isinstance(error, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    raise RefusedError(Reason.UPSTREAM_ERROR, f"{code}: {message}"[:300], field="error")
+    raise RefusedError(Reason.UPSTREAM_ERROR, quoted(f"{code}: {message}", 300), field="error")
 
 
 def as_object(value: Json, what: str) -> dict[str, Json]:
@@ -65,28 +66,30 @@ def reasoning_of(message: JsonObject) -> str | None:
     the same text again as `reasoning_details` of the type `reasoning.text`.
     """
     found = as_text(message, "reasoning")
-    for name, other in (("reasoning_content", as_text(message, "reasoning_content")), _details(message)):
+    for name, other in (
+        ("reasoning_content", as_text(message, "reasoning_content")),
+        ("reasoning_details", _details(message.get("reasoning_details"))),
+    ):
         if found and other and found != other:
             raise RefusedError(Reason.STREAM_INCONSISTENT, f"reasoning and {name} differ", field="reasoning")
         found = found or other or found
     return found
 
 
-def _details(message: JsonObject) -> tuple[str, str | None]:
+def _details(details: Json) -> str | None:
     """What `reasoning_details` say; a summary is no reasoning, and what is encrypted says nothing."""
-    details = message.get("reasoning_details")
-    if not isinstance(details, list):
-        return "reasoning_details", None
+    if not isinstance(details, list) or not details:
+        return None
     texts = [
         detail.get("text") for detail in details if isinstance(detail, dict) and detail.get("type") == "reasoning.text"
     ]
-    return "reasoning_details", "".join(text for text in texts if isinstance(text, str)) or None
+    return "".join([text for text in texts if isinstance(text, str)]) or None
 
 
 def require_all_read(message: JsonObject) -> None:
     """Parts of an answer that stand in no field that is read here would be lost without a word."""
     if message.get("refusal"):
-        raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {str(message['refusal'])[:120]}", field="refusal")
+        raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {quoted(str(message['refusal']), 120)}", field="refusal")
     if message.get("function_call"):
         raise RefusedError(Reason.CALLS_LOST, "a function_call of the old kind", field="function_call")
 

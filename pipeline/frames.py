@@ -1,47 +1,94 @@
 """What stays the same from chunk to chunk of a stream, so that a chunk which says nothing but text is read at once.
 
-Guarantees: an event is read here only if it is, byte for byte, one that was read in full before with another text in
-its text's place, and that text is one JSON string. Everything else is left to be read in full, so nothing that a full
-reading would refuse or note passes here.
+Guarantees: an event is read here only if it is, byte for byte, one that was read in full before with another
+text in its text's place, and that text is one JSON string. Everything else is left to be read in full, so nothing that
+a full reading would refuse or note passes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import orjson
 
 from pipeline.records import Delta, Json, JsonObject
 
+TextField: TypeAlias = Literal["reasoning", "content"]
+Run: TypeAlias = tuple[TextField, Sequence[str]]
+"""Texts that follow each other in one field."""
+
 _PASSIVE = frozenset({"id", "object", "created", "model", "provider", "system_fingerprint", "service_tier"})
 """Keys of a chunk that say the same in every chunk, or nothing of the answer."""
 
 _STAND_IN = "\N{BULLET}"
+_BACKSLASH = ord("\\")
+_AT_ONCE = 64
 _FREE, _DELTAS_A_TRY = 16, 16
 """Frames that a stream may cost at once, and how many deltas must have been read by frames for one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """An event's bytes around the places where its delta stands, and the field of that delta."""
+    """An event's bytes around the places where its delta stands, and the field of that delta.
 
-    field: Literal["reasoning", "content", "tool_calls"]
+    `next` is `rest` with the head of another such event behind it.
+    """
+
+    field: TextField
     head: bytes
     rest: tuple[bytes, ...]
+    next: tuple[bytes, ...]
 
-    def read(self, events: bytes, at: int) -> tuple[str, int] | None:
-        """The text of the event that begins at `at`, and where it ends, if it is this frame with one text in it."""
+    def run(self, events: bytes, at: int) -> tuple[Sequence[str], int]:
+        """The texts of the next events that are this frame with one text in it, and where the event after them begins.
+
+        Comments between them are passed over, as in any reading.
+        """
+        quoted, after = self._scan(events, at, _AT_ONCE)
+        texts = _unquoted(quoted)
+        return texts, after if len(texts) == len(quoted) else self._scan(events, at, len(texts))[1]
+
+    def _scan(self, events: bytes, at: int, most: int) -> tuple[list[bytes], int]:
+        """The texts as they are quoted. What stands between two of them is compared at once."""
+        quoted: list[bytes] = []
         if not events.startswith(self.head, at):
-            return None
-        start = at + len(self.head)
-        stop = events.find(b'"', start)
-        quoted = events[start:stop]
-        rest = quoted.join(self.rest)
-        if stop <= start or not events.startswith(rest, stop) or (text := _unquoted(quoted)) is None:
-            return None
-        return text, stop + len(rest)
+            return quoted, at
+        start, begin = at + len(self.head), len(self.head)
+        while len(quoted) < most and (stop := events.find(b'"', start)) > start:
+            if events[stop - 1] == _BACKSLASH:
+                stop = _closing(events, start, stop)
+            text = events[start:stop]
+            after = text.join(self.next)
+            end = stop + len(after)
+            if events[stop:end] == after:
+                quoted.append(text)
+                start = end
+                continue
+            if not events.startswith(text.join(self.rest), stop):
+                break
+            quoted.append(text)
+            end = _after_comment(events, end - begin) or end - begin
+            if not events.startswith(self.head, end):
+                return quoted, end
+            start = end + begin
+        return quoted, start - begin
+
+
+def _closing(events: bytes, start: int, stop: int) -> int:
+    """Where the quotation mark stands that ends the text from `start` on, `stop` being the first one in it."""
+    while stop >= 0 and _backslashes(events, start, stop) % 2:
+        stop = events.find(b'"', stop + 1)
+    return stop if stop >= 0 else len(events)
+
+
+def _backslashes(events: bytes, start: int, stop: int) -> int:
+    """How many stand just before `stop`: an odd one makes text of what follows."""
+    at = stop
+    while at > start and events[at - 1] == _BACKSLASH:
+        at -= 1
+    return stop - at
 
 
 @dataclass(slots=True)
@@ -52,22 +99,22 @@ class Frames:
     tries: int = 0
     read: int = 0
 
-    def run(self, events: bytes, at: int) -> tuple[list[Delta], int]:
-        """The deltas of the events from `at` on that frames can read, and where the first other event begins.
+    def run(self, events: bytes, at: int) -> tuple[list[Run], int]:
+        """The texts of the events from `at` on that frames can read, and where the first other event begins.
 
         Comments between them are passed over, as in any reading.
         """
-        deltas: list[Delta] = []
+        runs: list[Run] = []
         while True:
             for frame in self.known:
-                if (found := frame.read(events, at)) is not None:
-                    deltas.append(Delta(frame.field, found[0]))
-                    at = found[1]
+                texts, at = frame.run(events, at)
+                if texts:
+                    runs.append((frame.field, texts))
+                    self.read += len(texts)
                     break
             else:
                 if (after := _after_comment(events, at)) is None:
-                    self.read += len(deltas)
-                    return deltas, at
+                    return runs, at
                 at = after
 
     def learn(self, data: str, chunk: JsonObject, delta: Delta) -> None:
@@ -85,30 +132,44 @@ def _after_comment(events: bytes, at: int) -> int | None:
     return stop + 2 if events.startswith(b"\n\n", stop) else None
 
 
-def _unquoted(quoted: bytes) -> str | None:
-    """The text that stands in JSON as `quoted`, without quotation marks; None where the strict reader must say."""
+def _unquoted(quoted: Sequence[bytes]) -> Sequence[str]:
+    """The texts that stand in JSON as `quoted`, each without its quotation marks, up to the first that is no text.
+
+    All at once, as one JSON list: none of them holds a quotation mark, or ends with a backslash, that is not escaped.
+    """
+    together = b"".join(quoted)
     try:
-        text = quoted.decode()
-        if b"\\" not in quoted and text.isprintable():
-            return text
-        whole: str = orjson.loads(b'"' + quoted + b'"')
+        if b"\\" not in together and together.decode().isprintable():
+            return [one.decode() for one in quoted]
+        texts: list[str] = orjson.loads(b'["%b"]' % b'","'.join(quoted))
     except ValueError:
-        return None
-    return whole
+        return list(_one_by_one(quoted))
+    return texts
+
+
+def _one_by_one(quoted: Sequence[bytes]) -> Iterator[str]:
+    for one in quoted:
+        try:
+            yield orjson.loads(b'"%b"' % one)
+        except ValueError:
+            return
 
 
 def _frame(data: str, chunk: JsonObject, delta: Delta) -> Frame | None:
     """The frame of a chunk, proven by reading it with other text in its places."""
     expected = _with_text(chunk, delta)
     quoted = f'"{delta.text}"'
-    if expected is None or delta.text == _STAND_IN or "\n" in data or quoted not in data:
+    if expected is None or delta.field == "tool_calls" or delta.text == _STAND_IN:
+        return None
+    if "\n" in data or quoted not in data:
         return None
     first, *middle = data.split(quoted)
     pieces = (f'{first}"', *(f'"{piece}"' for piece in middle[:-1]), f'"{middle[-1]}')
     if _read(_STAND_IN.join(pieces)) != expected:
         return None
     head, *rest = f"data: {pieces[0]}", *pieces[1:-1], f"{pieces[-1]}\n\n"
-    return Frame(delta.field, head.encode(), tuple(piece.encode() for piece in rest))
+    begin, ends = head.encode(), tuple(piece.encode() for piece in rest)
+    return Frame(delta.field, begin, ends, (*ends[:-1], ends[-1] + begin))
 
 
 def _read(data: str) -> Json:

@@ -14,8 +14,8 @@ import orjson
 from pipeline.prompts import strict_object
 from pipeline.records import Json
 
-_HOLDERS = frozenset({dict, list})
-_STREAM = b'"sse":'
+_STREAM, _DONE = b'"sse":', b"[DONE]"
+_TAIL = 512
 _TRIES = 4
 _WHOLE = 2.0**63
 """The fast reader makes a float of a whole number beyond 64 bits: such a line is read by the strict one."""
@@ -28,7 +28,7 @@ def object_of(raw: bytes) -> dict[str, Json]:
         value: Json = orjson.loads(thin)
     except orjson.JSONDecodeError:
         return strict_object(raw)
-    if isinstance(value, dict) and _colons(thin) == _keys(value):
+    if isinstance(value, dict) and _are_once(thin, _keys(value)):
         if stream is not None:
             value["sse"] = stream
         return value
@@ -38,9 +38,10 @@ def object_of(raw: bytes) -> dict[str, Json]:
 def _without_stream(raw: bytes) -> tuple[bytes, str | None]:
     """The line with an empty `sse`, and what that said: most of such a line is one text, which needs no look at keys.
 
-    Only where the text is the line's own: no object but the line ends after it.
+    Only where the text is the line's own: no object but the line ends after it. A stream that came whole says so at its
+    end, where a look costs nothing.
     """
-    key = raw.find(_STREAM)
+    key = raw.find(_STREAM) if raw.find(_DONE, -_TAIL) >= 0 else -1
     if key < 1 or raw[key - 1 : key] == b"\\":
         return raw, None
     start, stop = key + len(_STREAM), len(raw)
@@ -59,31 +60,40 @@ def _without_stream(raw: bytes) -> tuple[bytes, str | None]:
     return raw, None
 
 
-def _colons(raw: bytes) -> int | None:
-    """How many keys the line writes, or more; None where only a parser can tell: white space before a colon."""
+def _are_once(raw: bytes, keys: int) -> bool:
+    """Whether the line, which holds `keys` keys, writes no more of them than that; False where only a parser can tell.
+
+    Every key that is written has a colon of its own. Colons in text are more, and do not count where they follow no
+    quotation mark, or one that a backslash makes text; but a key may end with a backslash, itself written as two.
+    """
+    if raw.count(b":") == keys:
+        return True
     line = raw.strip()
-    return None if b"\t" in line or b"\n" in line or b"\r" in line or b" :" in line else line.count(b'":')
+    if b"\t" in line or b"\n" in line or b"\r" in line or b" :" in line:
+        return False
+    written = line.count(b'":')
+    if written != keys and b'\\\\":' not in line:
+        written -= line.count(b'\\":')
+    return written == keys
 
 
 def _keys(value: Json) -> int:
-    """How many keys the value holds at every depth: a line with more `":` than that may name one twice.
+    """How many keys the value holds at every depth: a line that writes more than that may name one twice.
 
     -1 where the value holds a number that the fast reader may have changed.
     """
-    found, left = 0, [value]
-    while left:
-        item = left.pop()
-        if isinstance(item, dict):
-            found += len(item)
-            inner: Iterable[Json] = item.values()
-        elif isinstance(item, list):
-            inner = item
+    found, holders = 0, [value]
+    for holder in holders:  # which grow
+        if isinstance(holder, dict):
+            found += len(holder)
+            inner: Iterable[Json] = holder.values()
         else:
-            continue
+            inner = holder if isinstance(holder, list) else ()
         for one in inner:
-            if type(one) in _HOLDERS:
-                left.append(one)
-            elif type(one) is float and abs(one) >= _WHOLE:
+            kind = type(one)
+            if kind is dict or kind is list:
+                holders.append(one)
+            elif kind is float and abs(one) >= _WHOLE:  # type: ignore[arg-type]  # a float, as was just seen
                 return -1
     return found
 
@@ -91,7 +101,7 @@ def _keys(value: Json) -> int:
 def line_of(value: object) -> bytes:
     """One line of JSON in UTF-8; tuples are lists."""
     try:
-        return orjson.dumps(value) + b"\n"
+        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:
         return _escaped(value)
 

@@ -64,9 +64,10 @@ def _render(line: dict[str, Json], fmt: Format) -> dict[str, object]:
 
 
 def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool) -> dict[str, object]:
-    if unknown := sorted(set(line) - ANSWER_KEYS):
-        message = f"unknown key {unknown[0]!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
-        raise RefusedError(Reason.MALFORMED_INPUT, message, field=unknown[0])
+    if not line.keys() <= ANSWER_KEYS:
+        unknown = min(line.keys() - ANSWER_KEYS)
+        message = f"unknown key {unknown!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
+        raise RefusedError(Reason.MALFORMED_INPUT, message, field=unknown)
     asked = line.get("prompt")
     if not isinstance(asked, dict):
         raise RefusedError(Reason.MALFORMED_INPUT, "prompt must be an object", field="prompt")

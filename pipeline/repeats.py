@@ -8,7 +8,8 @@ repeats itself. So the other texts are named here, and a proof from text stands 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, compress, count, islice, pairwise
+from operator import eq
 
 MANY = 64
 """Runs of equal deltas, above which the other texts are too many to try."""
@@ -16,18 +17,17 @@ MANY = 64
 
 def is_cumulative(texts: Sequence[str]) -> bool:
     """Whether every delta says again all that the one before it said, and some say more."""
-    steps = list(pairwise(texts))
-    return bool(steps) and all(after.startswith(before) for before, after in steps) and len(set(texts)) > 1
+    return len(texts) > 1 and all(after.startswith(before) for before, after in pairwise(texts)) and len(set(texts)) > 1
 
 
 def without_repeats(texts: Sequence[str]) -> Iterator[str]:
     """The texts that these deltas stand for if some of them are repetitions of the server and not of the model."""
-    runs = [(text, sum(1 for _ in run)) for text, run in groupby(texts)]
-    for position, (_, length) in enumerate(runs):
-        if length > 1:
-            yield "".join(one * (many - (place == position)) for place, (one, many) in enumerate(runs))
-    if len(runs) < len(texts):
-        yield "".join(text for text, _ in runs)
+    if again := _said_again(texts):
+        whole, ends = "".join(texts), list(accumulate(map(len, texts)))
+        for one in _first_of_each_run(again):
+            yield whole[: ends[one] - len(texts[one])] + whole[ends[one] :]
+        left_out = set(again)
+        yield "".join(text for position, text in enumerate(texts) if position not in left_out)
     if len(texts) > 1 and texts[-1] == "".join(texts[:-1]):
         yield texts[-1]
     if is_cumulative(texts):
@@ -36,4 +36,13 @@ def without_repeats(texts: Sequence[str]) -> Iterator[str]:
 
 def repeated_runs(texts: Sequence[str]) -> int:
     """How many runs of two and more equal deltas there are."""
-    return sum(1 for _, run in groupby(texts) if sum(1 for _ in run) > 1)
+    return len(_first_of_each_run(_said_again(texts)))
+
+
+def _said_again(texts: Sequence[str]) -> list[int]:
+    """The deltas that are equal to the one after them."""
+    return list(compress(count(), map(eq, texts, islice(texts, 1, None))))
+
+
+def _first_of_each_run(positions: Sequence[int]) -> list[int]:
+    return [position for before, position in pairwise((-2, *positions)) if position != before + 1]

@@ -9,8 +9,9 @@ Format: OpenAI's chat.completion.chunk with OpenRouter's additions.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from functools import lru_cache, partial
 
 import orjson
 
@@ -27,11 +28,13 @@ from pipeline.fields import (
     require_no_error,
     usage_of,
 )
-from pipeline.frames import Frames
+from pipeline.frames import Frames, TextField
+from pipeline.quoting import quoted
 from pipeline.records import Completion, Delta, Json, Reason, RefusedError, TokenLogprob, Usage
 from pipeline.returned_ids import ReturnedIds
 
-TextField: TypeAlias = Literal["reasoning", "content"]
+_TOKEN_CHARS = 32
+"""Few tokens are longer; a longer text is a batch, and does not come again."""
 
 
 def completion_of_sse(raw: str) -> Completion:
@@ -39,7 +42,7 @@ def completion_of_sse(raw: str) -> Completion:
     stream, events = _Stream(), events_of(raw)
     for data in events:
         if stream.done:
-            raise _inconsistent(f"data after [DONE]: {data[:60]}")
+            raise _inconsistent(f"data after [DONE]: {quoted(data, 60)}")
         if data == "[DONE]":
             stream.done = True
         else:
@@ -50,6 +53,13 @@ def completion_of_sse(raw: str) -> Completion:
 
 def _inconsistent(detail: str, where: str | None = None) -> RefusedError:
     return RefusedError(Reason.STREAM_INCONSISTENT, detail, field=where)
+
+
+_KNOWN: Mapping[TextField, Callable[[str], Delta]] = {
+    "reasoning": lru_cache(maxsize=1 << 15)(partial(Delta, "reasoning")),
+    "content": lru_cache(maxsize=1 << 15)(partial(Delta, "content")),
+}
+"""The same value for the same text, which a token's mostly was before."""
 
 
 def _chunk(data: str) -> dict[str, Json]:
@@ -67,7 +77,7 @@ def _chunk_with_surrogates(data: str) -> Json:
     try:
         chunk: Json = json.loads(data)
     except (ValueError, RecursionError):
-        raise _inconsistent(f"an event is not JSON: {data[:60]!r}") from None
+        raise _inconsistent(f"an event is not JSON: {quoted(data, 60)!r}") from None
     return chunk
 
 
@@ -102,11 +112,12 @@ class _Stream:
         """The events after it that were read before in all but their text, while they only add to it."""
         if self.held or "finish_reason" in self.once:
             return
-        deltas, events.at = self.frames.run(events.raw, events.at)
-        for delta in deltas:
-            (self.reasoning if delta.field == "reasoning" else self.content).append(delta.text)
-        self.deltas += deltas
-        self.chunks += len(deltas)
+        runs, events.at = self.frames.run(events.raw, events.at)
+        for name, texts in runs:
+            (self.reasoning if name == "reasoning" else self.content).extend(texts)
+            known = max(map(len, texts)) <= _TOKEN_CHARS
+            self.deltas += map(_KNOWN[name], texts) if known else [Delta(name, text) for text in texts]
+            self.chunks += len(texts)
 
     def add(self, chunk: dict[str, Json]) -> None:
         require_no_error(chunk)

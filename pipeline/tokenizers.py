@@ -13,9 +13,11 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 
 import tiktoken
@@ -44,7 +46,9 @@ PIECE_CHARS = 400_000
 RUN_CHARS = 25_000
 """tokenization_kimi.py cuts a *prompt* every 400,000 code points, then where a run of (non-)space passes 25,000."""
 
-_HOPELESS_RUN = re.compile(r"[^\S\r\n]{900000}")
+_REMEMBERED = 2
+_LONG = 900_000
+_HOPELESS_RUN = re.compile(rf"[^\S\r\n]{{{_LONG}}}")
 """tiktoken 0.14 panics, with a Rust backtrace on stderr, at 999,024 spaces in a row: not even tried."""
 
 
@@ -98,6 +102,10 @@ class Tokenizer:
             special_tokens=self._control_ids | {data.decode(): token for data, token in rules.unmerged.items()},
             explicit_n_vocab=self.size,
         )
+        self._pieces = [b""] * self.size
+        for data, token in chain(self._ids_of_bytes.items(), ((k.encode(), v) for k, v in self._control_ids.items())):
+            self._pieces[token] = data
+        self._remembered: Callable[[str], list[int]] | None = None
         self._openers = {name[0] for name in self._control_ids}
         self._spelled = re.compile("|".join(re.escape(name) for name in self._control_ids))
         self._decode = self._encoding.decode_bytes
@@ -115,6 +123,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` as a model's own output is split: one piece, specials off."""
+        remembered = self._remembered
+        return self._encoded(text) if remembered is None else list(remembered(text))
+
+    def _encoded(self, text: str) -> list[int]:
         self._require_encodable(text)
         try:
             return self._encode(text)
@@ -122,6 +134,15 @@ class Tokenizer:
             raise
         except BaseException as error:  # tiktoken's PanicException is no Exception; a run of 1 M spaces raises it
             raise _unencodable(text) from error
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Within, the texts encoded last are remembered: for who varies one of several and encodes all each time."""
+        self._remembered = lru_cache(maxsize=_REMEMBERED)(self._encoded)
+        try:
+            yield
+        finally:
+            self._remembered = None
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a whole rendered prompt, control tokens spelled in `text` read as control tokens, cut as engines cut.
@@ -170,6 +191,13 @@ class Tokenizer:
         """The bytes of one token; a control token gives its name's bytes."""
         return self.decode_bytes((token,))
 
+    def pieces(self, ids: Iterable[int]) -> list[bytes]:
+        """The bytes of each token of a sequence; `decode_bytes` is these, joined."""
+        tokens = list(ids)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.size:
+            self.decode_bytes(tokens)  # which says where
+        return list(map(self._pieces.__getitem__, tokens))
+
     def control_of_bytes(self, data: bytes) -> int | None:
         """The control token whose name is exactly these bytes."""
         try:
@@ -204,13 +232,15 @@ class Tokenizer:
         return next(position for position, end in enumerate(ends) if end > offset)
 
     def _require_encodable(self, text: str) -> None:
+        if len(text) < _LONG and text.isascii():
+            return
         _require_encodable(text)
-        if self.rules.nfc and not text.isascii():
+        if self.rules.nfc:
             _require_nfc(text)
 
 
 def _require_encodable(text: str) -> None:
-    if len(text) >= 900_000 and _HOPELESS_RUN.search(text):  # noqa: PLR2004 — the run that the pattern names
+    if len(text) >= _LONG and _HOPELESS_RUN.search(text):
         raise _unencodable(text)
     try:
         text.encode("utf-8")

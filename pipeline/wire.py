@@ -22,6 +22,7 @@ from pipeline.fields import (
     tool_call_of,
     usage_of,
 )
+from pipeline.quoting import quoted
 from pipeline.records import Completion, Json, Reason, RefusedError
 from pipeline.returned_ids import ReturnedIds
 from pipeline.stream import completion_of_sse
@@ -62,7 +63,7 @@ def completion_of_body(body: Json) -> Completion:
 
 def _only_choice(choices: Json) -> dict[str, Json]:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {json.dumps(choices)[:60]}", field="choices")
+        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {quoted(json.dumps(choices), 60)}", field="choices")
     if len(choices) > 1:
         raise malformed(f"{len(choices)} choices; one is asked for", "choices")
     return choices[0]

@@ -1,8 +1,8 @@
-"""Lines answered by several processes: chunks out, results back in the order of the lines.
+"""Work shared out to several processes: jobs out, answers back in the order of the jobs; of lines, chunks of them.
 
-Guarantees: results come in the order of the lines, whichever worker was first; memory is bounded by the chunks in
-flight, however long the input; no worker outlives the work, whether it ended, failed, was interrupted or was killed.
-A worker that dies or fails is an error, never a missing line. Linux: workers are forked, so they share the vocabulary.
+Guarantees: answers come in the order of the jobs, whichever worker was first; memory is bounded by the jobs in
+flight, however many there are; no worker outlives the work, whether it ended, failed, was interrupted or was killed.
+A worker that dies or fails is an error, never a missing answer. Linux: workers are forked, so they share a vocabulary.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import io
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-CHUNK_BYTES = 256 * 1024
-"""Large against the cost of a message, small against memory; a longer line is a chunk of its own."""
+CHUNK_BYTES = 96 * 1024
+"""Large against the cost of a message, and small enough that malloc keeps its copies: from 128 KiB on, each is made of
+fresh pages, which cost a tenth of the work. A longer line is a chunk of its own."""
 
 AHEAD = 4
 """Chunks a worker that may be under way or wait for an earlier one."""
@@ -28,9 +30,12 @@ Work: TypeAlias = Callable[[Iterable[bytes], int], Iterable[bytes]]
 
 Chunk: TypeAlias = tuple[int, bytes]
 
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+
 
 class WorkerError(Exception):
-    """A worker that ended or failed before its lines were answered."""
+    """A worker that ended or failed before its work was answered."""
 
 
 def spread(lines: Iterable[bytes], work: Work, workers: int) -> Generator[bytes, None, None]:
@@ -38,8 +43,21 @@ def spread(lines: Iterable[bytes], work: Work, workers: int) -> Generator[bytes,
     if workers == 1:
         yield from work(lines, 1)
         return
-    with _crew(work, workers) as crew:
-        yield from _in_order(_chunks(lines), crew)
+    yield from shared_out(_chunks(lines), partial(_answered, work), workers)
+
+
+def shared_out(jobs: Iterable[Job], answer: Callable[[Job], Answer], workers: int) -> Generator[Answer, None, None]:
+    """What `answer` makes of each job, in order; in this process where there is one worker. Close it to stop early."""
+    if workers == 1:
+        yield from map(answer, jobs)
+        return
+    with _crew(answer, workers) as crew:
+        yield from _in_order(iter(jobs), crew)
+
+
+def _answered(work: Work, chunk: Chunk) -> bytes:
+    first, lines = chunk
+    return b"".join(work(io.BytesIO(lines), first))
 
 
 def _chunks(lines: Iterable[bytes]) -> Iterator[Chunk]:
@@ -55,17 +73,17 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[Chunk]:
         yield first, b"".join(held)
 
 
-def _in_order(chunks: Iterator[Chunk], crew: Sequence[Connection]) -> Iterator[bytes]:
-    """Each chunk to the first idle worker; a worker has one at a time, so neither side ever waits for the other."""
+def _in_order(jobs: Iterator[Job], crew: Sequence[Connection]) -> Iterator[Answer]:
+    """Each job to the first idle worker; a worker has one at a time, so neither side ever waits for the other."""
     idle, busy = list(crew), dict[Connection, int]()
-    done: dict[int, bytes] = {}
-    due, sent, ahead = 0, 0, next(chunks, None)
+    done: dict[int, Answer] = {}
+    due, sent, ahead = 0, 0, next(jobs, None)
     while ahead is not None or busy:
         while ahead is not None and idle and sent - due < AHEAD * len(crew):
             connection = idle.pop()
             _send(connection, ahead)
             busy[connection] = sent
-            sent, ahead = sent + 1, next(chunks, None)
+            sent, ahead = sent + 1, next(jobs, None)
         for ready in wait(list(busy)):
             if isinstance(ready, Connection):
                 done[busy.pop(ready)] = _received(ready)
@@ -75,23 +93,23 @@ def _in_order(chunks: Iterator[Chunk], crew: Sequence[Connection]) -> Iterator[b
             due += 1
 
 
-def _send(connection: Connection, chunk: Chunk) -> None:
+def _send(connection: Connection, job: object) -> None:
     with suppress(BrokenPipeError):  # a worker that died says so when its answer is read
-        connection.send(chunk)
+        connection.send(job)
 
 
-def _received(connection: Connection) -> bytes:
+def _received(connection: Connection) -> Any:  # noqa: ANN401 — what the crew's own function returned
     try:
         answer, failure = connection.recv()
     except (EOFError, ConnectionResetError):
-        raise WorkerError("a worker process died before its lines were answered (killed, or out of memory)") from None
+        raise WorkerError("a worker process died before its work was answered (killed, or out of memory)") from None
     if failure is not None:
         raise WorkerError(f"a worker process failed ({failure})")
-    return bytes(answer)
+    return answer
 
 
 @contextmanager
-def _crew(work: Work, workers: int) -> Iterator[Sequence[Connection]]:
+def _crew(answer: Callable[[Job], Answer], workers: int) -> Iterator[Sequence[Connection]]:
     """Workers that stand by, and end with this block."""
     context = get_context("fork")
     ours: list[Connection] = []
@@ -101,7 +119,7 @@ def _crew(work: Work, workers: int) -> Iterator[Sequence[Connection]]:
         for _ in range(workers):
             mine, theirs = context.Pipe()
             ours.append(mine)
-            hired.append(context.Process(target=_serve, args=(work, theirs, tuple(ours)), daemon=True))
+            hired.append(context.Process(target=_serve, args=(answer, theirs, tuple(ours)), daemon=True))
             with _no_interrupt():
                 hired[-1].start()
             theirs.close()
@@ -130,18 +148,17 @@ def _no_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(work: Work, connection: Connection, others: Sequence[Connection]) -> None:
-    """Answer chunks until the parent closes its end, which it also does by dying: so no copy of that end may stay."""
+def _serve(answer: Callable[[Job], Answer], connection: Connection, others: Sequence[Connection]) -> None:
+    """Answer jobs until the parent closes its end, which it also does by dying: so no copy of that end may stay."""
     for other in others:
         other.close()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            connection.send(_answer(work, connection.recv()))
+            connection.send(_tried(answer, connection.recv()))
 
 
-def _answer(work: Work, chunk: Chunk) -> tuple[bytes, str | None]:
-    first, lines = chunk
+def _tried(answer: Callable[[Job], Answer], job: Job) -> tuple[Answer | None, str | None]:
     try:
-        return b"".join(work(io.BytesIO(lines), first)), None
+        return answer(job), None
     except Exception as error:  # noqa: BLE001 — the parent says it, as it says its own failures
-        return b"", f"{type(error).__name__}: {error}"
+        return None, f"{type(error).__name__}: {error}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.deltas import crossed_boundary, may_hide_bytes, spell
 from pipeline.records import RefusedError
@@ -64,6 +67,33 @@ def test_half_a_surrogate_pair_spells_nothing() -> None:
 
 def test_no_delta_spells_no_token() -> None:
     assert () == spell(tokenizer(), [], {})
+
+
+MANY = tokenizer(
+    b"ab", b"a\xc3", b" \xc3", b"\xc3\xa9", b"\xa9\xc3", b" \xe2\x9c", "é".encode() * 2, b"\xb1 ", b"\xa8a"
+)
+
+
+@given(st.lists(st.sampled_from(["a", "ab", " ", "é", "ñ", "éé", "ñ ", "✨", "✨a", "<|c1|>", "longer than a token"])))
+def test_of_all_ways_to_hold_bytes_back_just_one_is_a_proof(texts: list[str]) -> None:
+    ways = list(spelled(texts, 0))
+
+    assert (ways[0] if len(ways) == 1 else None) == spell(MANY, texts, MARKER)
+
+
+def spelled(texts: list[str], held: int) -> Iterator[tuple[int, ...]]:
+    """Every way, `held` bytes of the first text having come with the token before it."""
+    if not texts:
+        yield ()
+        return
+    (first, *rest), after = texts, texts[1][0].encode() if len(texts) > 1 else b""
+    if first in MARKER:
+        yield from ((MARKER[first], *ids) for ids in spelled(rest, 0))
+        return
+    for ahead in range(max(len(after), 1)):
+        token = MANY.id_of_bytes(first.encode()[held:] + after[:ahead])
+        if token is not None:
+            yield from ((token, *ids) for ids in spelled(rest, ahead))
 
 
 @pytest.mark.parametrize(

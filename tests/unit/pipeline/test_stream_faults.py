@@ -92,7 +92,7 @@ def test_a_fault_in_a_stream_makes_no_wrong_row(name: str, profile: str, data: s
     trip = Trip(PROFILES[profile], stream=True, tools_sent=False)
     ids, thinking = data.draw(answers(trip))
     chunks = chunks_of(ids, trip, thinking=thinking)
-    if not spoken(chunks):
+    if not spoken(chunks) or (name == "lost" and not all(map(is_whole, ids))):
         return
     broken = FAULTS[name](chunks, data.draw(st.sampled_from(spoken(chunks))))
     prompt = asked(thinking=thinking)
@@ -104,7 +104,8 @@ def test_a_fault_in_a_stream_makes_no_wrong_row(name: str, profile: str, data: s
         return
     row = reconstruct(prompt, completion, FORMAT, true_fingerprint(trip.profile, stream=True))
 
-    assert not isinstance(row, TokenRow) or row.output_ids == ids or is_counted_risk(FORMAT, row, ids)
+    if isinstance(row, TokenRow) and row.output_ids != ids:
+        assert is_counted_risk(FORMAT, row, ids, trip, thinking=thinking)
 
 
 def answers(trip: Trip) -> st.SearchStrategy[tuple[Ids, bool]]:
@@ -113,6 +114,12 @@ def answers(trip: Trip) -> st.SearchStrategy[tuple[Ids, bool]]:
     if trip.profile.deltas is not Deltas.TOKENS:
         return whole
     return st.one_of(whole, st.tuples(emitted(FORMAT), st.booleans()).filter(is_laid_out))
+
+
+def is_whole(token: int) -> bool:
+    """Half a character that came with the text that was lost stays behind, and may count for what was lost."""
+    data = FORMAT.tokenizer.token_bytes(token)
+    return data.decode("utf-8", errors="ignore").encode() == data
 
 
 def is_laid_out(answer: tuple[Ids, bool]) -> bool:

@@ -56,6 +56,26 @@ def test_text_without_ids_is_refused(bytes_only: Tokenizer, text: str, reason: R
     assert reason is refused.value.refusal.reason
 
 
+def test_pieces_are_the_bytes_of_each_token_and_of_control_tokens_their_names(bytes_only: Tokenizer) -> None:
+    assert [b"a", b"<|im_end|>", b"\xff"] == bytes_only.pieces([97, 258, 255])
+
+
+@pytest.mark.parametrize("bad", [512, -1, 2**40])
+def test_pieces_of_an_unknown_id_are_refused(bytes_only: Tokenizer, bad: int) -> None:
+    with pytest.raises(RefusedError, match="outside"):
+        bytes_only.pieces([97, bad])
+
+
+def test_remembered_texts_give_the_same_ids_whatever_became_of_those_given_before(bytes_only: Tokenizer) -> None:
+    with bytes_only.remembering():
+        bytes_only.encode("ab").clear()
+        again = bytes_only.encode("ab")
+        with pytest.raises(RefusedError):
+            bytes_only.encode("\ud83d")
+
+    assert list(b"ab") == again == bytes_only.encode("ab")
+
+
 @pytest.mark.parametrize("bad", [512, -1, 2**40])
 def test_an_id_outside_the_vocabulary_is_refused_with_its_place(bytes_only: Tokenizer, bad: int) -> None:
     with pytest.raises(RefusedError) as refused:
