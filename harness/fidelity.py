@@ -13,31 +13,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.bounds import upper_bound
+from harness.needless import needless
 from harness.properties import is_counted_risk
 from harness.roundtrips import trips
 from harness.survey import Exchange, SurveyError, questions, survey
+from pipeline.bounds import upper_bound
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
 from pipeline.oracle import OracleTally, judged
 from pipeline.reconstruct import Asked, reconstruct
-from pipeline.records import Completion, Evidence, Reason, Refusal, RefusedError, TokenRow
+from pipeline.records import Completion, Evidence, Refusal, RefusedError, TokenRow
 from pipeline.routes import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
 from pipeline.state import ROOT
 
 EACH = 60
 RESEGMENT = 0.05
 SEED = 70_000_000
-UNPROVABLE = frozenset(
-    {
-        Reason.SEAM_LOSSY,
-        Reason.STRUCTURED_CALLS,
-        Reason.COUNT_NOT_NATIVE,
-        Reason.REPLACEMENT_CHAR,
-        Reason.AMBIGUOUS_LAYOUT,
-    }
-)
-"""Reasons for which another sequence would have been shown alike; every other refusal is judged by the true ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +123,12 @@ def _of_grade(accepted: Iterable[Verdict], grade: Evidence) -> Iterator[Verdict]
 
 def _stated(verdict: Verdict, fmt: Format) -> bool:
     """Whether a wrong row is the risk that `counted` states."""
-    row, truth = verdict.row, verdict.exchange.truth
+    row, exchange = verdict.row, verdict.exchange
+    truth, thinking = exchange.truth, exchange.prompt.thinking
     return (
-        isinstance(row, TokenRow) and row.prompt_ids == truth.prompt_ids and is_counted_risk(fmt, row, truth.output_ids)
+        isinstance(row, TokenRow)
+        and row.prompt_ids == truth.prompt_ids
+        and is_counted_risk(fmt, row, truth.output_ids, exchange.trip, thinking=thinking)
     )
 
 
@@ -171,20 +165,8 @@ def _refusals(refused: Sequence[Verdict], fmt: Format) -> dict[str, dict[str, in
         if isinstance(verdict.row, Refusal):
             counter = rows.setdefault(str(verdict.row.reason), Counter())
             counter["rows"] += 1
-            counter["provable"] += provable(verdict, fmt)
+            counter["provable"] += needless(verdict.exchange, verdict.row, fmt)
     return {reason: {"rows": count["rows"], "provable": count["provable"]} for reason, count in sorted(rows.items())}
-
-
-def provable(verdict: Verdict, fmt: Format) -> bool:
-    """Whether the answer leaves but one sequence of ids open: it is canonical, in the layout, and shown whole."""
-    truth = verdict.exchange.truth
-    if not isinstance(verdict.row, Refusal) or verdict.row.reason in UNPROVABLE or truth.noncanonical:
-        return False
-    try:
-        fmt.parse(truth.output_ids, thinking=verdict.exchange.prompt.thinking)
-    except RefusedError:
-        return False
-    return True
 
 
 def table(result: dict[str, object]) -> str:

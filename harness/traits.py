@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.bounds import upper_bound
 from harness.survey import Exchange
-from harness.views import SHOWN_CONTROL
+from harness.views import SHOWN_CONTROL, SHOWN_ELSEWHERE
+from pipeline.bounds import upper_bound
 from pipeline.deltas import crossed_boundary
-from pipeline.formats.parts import Format, Opener
+from pipeline.formats.parts import Format, Opener, end_ids, ending, is_headed, opened, opening
 from pipeline.proofs import by_counts
 from pipeline.readings import Case, ended
 from pipeline.records import Completion, Json, RefusedError
@@ -58,12 +58,11 @@ def measured(exchanges: Iterable[Exchange], fmt: Format) -> list[Fingerprint]:
 
 def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
     ids, close = exchange.truth.output_ids, fmt.think_close_id
-    opener = fmt.opener(thinking=exchange.prompt.thinking)
-    opened = int(opener is Opener.MODEL and ids[:1] == (fmt.think_open_id,))
-    thought = opener is Opener.PROMPT or bool(opened)
+    begun = len(opened(fmt, ids, thinking=exchange.prompt.thinking))
+    thought = fmt.opener(thinking=exchange.prompt.thinking) is Opener.PROMPT or bool(begun)
     closed = thought and close in ids
     split = ids.index(close) if closed else len(ids) if thought else -1
-    shown = {fmt.tokenizer.id_of(name) for name in SHOWN_CONTROL}
+    shown = _shown_ids(fmt)
 
     def text(part: Sequence[int]) -> str:
         kept = [token for token in part if token in shown or not fmt.tokenizer.is_control(token)]
@@ -71,8 +70,14 @@ def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
 
     body = ids[split + 1 :]
     in_section = any(token in fmt.tool_markers().values() for token in body)
-    reasoning = text(ids[opened : max(split, 0)])
-    return Seen(exchange, completion, reasoning, text(body), in_section, closed, opened + closed)
+    reasoning = text(ids[begun : max(split, 0)])
+    return Seen(exchange, completion, reasoning, text(body), in_section, closed, bool(begun) + closed)
+
+
+def _shown_ids(fmt: Format) -> frozenset[int]:
+    """The control tokens that a text shows by name."""
+    shown = SHOWN_CONTROL | SHOWN_ELSEWHERE
+    return frozenset(fmt.tokenizer.id_of(name) for name in fmt.tokenizer.control_names if name in shown)
 
 
 def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fingerprint:
@@ -88,9 +93,11 @@ def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fi
         TraitName.SEAM: _vote(_seam_votes(seen)),
         TraitName.LINE_ENDS: _vote(_line_end_votes(seen), worst=("changed", "kept")),
         TraitName.DELTAS: _vote(_delta_votes(seen, fmt), worst=("rechunked", "batches", "tokens", "none")),
-        TraitName.MARKERS: _vote(_marker_votes(seen)),
+        TraitName.MARKERS: _vote(_marker_votes(seen, fmt)),
         TraitName.TOOL_IDS: _vote(_call_votes(seen, _id_vote), worst=("invented", "prefix_cut", "verbatim")),
         TraitName.TOOL_ARGUMENTS: _vote(_call_votes(seen, _argument_vote), worst=("reserialised", "verbatim")),
+        **_turn_end(seen, fmt),
+        **_think_lead(seen, fmt),
     }
     found = Fingerprint(provider, seen[0].completion.model or "", stream, {str(k): v for k, v in traits.items()})
     return Fingerprint(provider, found.model, stream, {**found.traits, **_same_count(found, seen, fmt)})
@@ -217,7 +224,7 @@ def _readable(one: Seen, fmt: Format) -> bool:
 
 
 def _delta_kind(one: Seen, fmt: Format) -> str:
-    shown = {fmt.tokenizer.id_of(name) for name in SHOWN_CONTROL} - {fmt.think_close_id}
+    shown = _shown_ids(fmt) - {fmt.think_close_id}
     tokens = [t for t in one.exchange.truth.output_ids if t in shown or not fmt.tokenizer.is_control(t)]
     texts = [delta.text for delta in one.completion.deltas or ()]
     if "".join(texts) != one.reasoning + one.content or crossed_boundary(fmt.tokenizer, tokens, texts) is not None:
@@ -235,10 +242,47 @@ def _streamed(tokens: Sequence[int], fmt: Format) -> Iterator[str]:
         yield text
 
 
-def _marker_votes(seen: Sequence[Seen]) -> Iterator[str]:
+def _marker_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
     for one in seen:
         if one.in_section and not one.exchange.trip.tools_sent:
-            yield "raw" if "<|tool_call" in (one.completion.content or "") else "stripped"
+            content = one.completion.content or ""
+            yield "raw" if any(name in content for name in fmt.tool_markers()) else "stripped"
+
+
+def _turn_end(seen: Sequence[Seen], fmt: Format) -> dict[str, Trait]:
+    """Nothing where the family has one end token; else proven by enough answers with calls and enough without."""
+    if len(end_ids(fmt)) == 1:
+        return {}
+    votes = [list(_turn_end_votes(seen, fmt, in_section=in_section)) for in_section in (False, True)]
+    trait = _vote(vote for cast in votes for vote in cast)
+    proven = trait.proven and all(len(cast) >= ENOUGH for cast in votes)
+    return {str(TraitName.TURN_END): replace(trait, proven=proven)}
+
+
+def _turn_end_votes(seen: Sequence[Seen], fmt: Format, *, in_section: bool) -> Iterator[str]:
+    """`by_role` for the end token that the format gives such an answer, else what was emitted last."""
+    markers = tuple(fmt.tool_markers().values()) if in_section else ()
+    for one in seen:
+        if one.in_section == in_section and not one.exchange.truth.cut:
+            last = one.exchange.truth.output_ids[-1]
+            yield "by_role" if last == ending(fmt, markers) else fmt.tokenizer.name_of(last) or "no control token"
+
+
+def _think_lead(seen: Sequence[Seen], fmt: Format) -> dict[str, Trait]:
+    """Nothing where the family writes nothing before its `<think>`, or a whole header."""
+    if fmt.opener(thinking=True) is not Opener.MODEL or len(opening(fmt)) == 1 or is_headed(fmt):
+        return {}
+    return {str(TraitName.THINK_LEAD): _vote(_think_lead_votes(seen, fmt))}
+
+
+def _think_lead_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
+    """`written` for answers that open their thinking as the template does, else what stands there."""
+    for one in seen:
+        ids = one.exchange.truth.output_ids
+        if fmt.think_open_id in ids:
+            before = fmt.tokenizer.decode_bytes(ids[: ids.index(fmt.think_open_id)])
+            begun = opened(fmt, ids, thinking=one.exchange.prompt.thinking)
+            yield "written" if begun else repr(before.decode("utf-8", errors="replace"))
 
 
 def _call_votes(seen: Sequence[Seen], vote: Callable[[Seen], str]) -> Iterator[str]:

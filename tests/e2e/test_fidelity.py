@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import fidelity, fingerprints
-from harness.bench import line_of
+from harness.needless import needless
 from harness.roundtrips import trips
 from harness.survey import questions
 from pipeline.formats.registry import open_format
@@ -30,9 +30,9 @@ def test_every_grade_is_given_and_none_but_counted_is_ever_wrong(verdicts: list[
 
 def test_no_refusal_is_needless(verdicts: list[fidelity.Verdict]) -> None:
     fmt = open_format("tiny-kimi")
-    refused = [verdict for verdict in verdicts if isinstance(verdict.row, Refusal)]
+    refused = [(verdict.exchange, verdict.row) for verdict in verdicts if isinstance(verdict.row, Refusal)]
 
-    assert [] == [verdict.row for verdict in refused if fidelity.provable(verdict, fmt)]
+    assert [] == [refusal for exchange, refusal in refused if needless(exchange, refusal, fmt)]
 
 
 def test_the_report_reads_as_a_table(verdicts: list[fidelity.Verdict]) -> None:
@@ -54,10 +54,3 @@ def test_every_way_to_ask_is_asked_with_a_seed_of_its_own() -> None:
     asked = list(questions(trips(), 3, seed=1))
 
     assert len(asked) == len({question.seed for question in asked}) == len({question.prompt.id for question in asked})
-
-
-def test_the_bench_prints_a_ratio() -> None:
-    line = line_of(open_format("tiny-kimi"), 150, 3_000, stream=False)
-
-    assert line.startswith("  150 tokens a row  json")
-    assert 0 < float(line.split()[5]) < 2
