@@ -1,4 +1,4 @@
-"""A set of keys on disk: which ids were met, in constant memory over any number of them.
+"""Keys on disk: which were met and how often, in constant memory over any number of them.
 
 Guarantees: a key is found again exactly (by its 128-bit hash); nothing of it outlives the process.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 
+CACHE_KIB = 16 * 1024
+
 
 class Seen:
     """Keys met so far. SQLite's temporary database spills to disk, so a million keys cost its page cache only."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=OFF")
-        self._db.execute("PRAGMA synchronous=OFF")
-        self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._db = temporary("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
         self.count = 0
 
     def add(self, key: str) -> bool:
@@ -31,6 +30,33 @@ class Seen:
     def close(self) -> None:
         """Drop the set and its file."""
         self._db.close()
+
+
+class Tally:
+    """How often each key was met, kept in the same way."""
+
+    def __init__(self) -> None:
+        self._db = temporary("CREATE TABLE met (key BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+
+    def add(self, key: str) -> int:
+        """Count `key` once more; how often it was met by now."""
+        counted = "INSERT INTO met VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1 RETURNING times"
+        return int(self._db.execute(counted, (_digest(key),)).fetchone()[0])
+
+    def close(self) -> None:
+        """Drop the counts and their file."""
+        self._db.close()
+
+
+def temporary(*tables: str) -> sqlite3.Connection:
+    """A database that spills to disk and is gone when closed, in one transaction: a commit a key would cost most."""
+    db = sqlite3.connect("", isolation_level=None)
+    for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_KIB}"):
+        db.execute(f"PRAGMA {setting}")
+    for table in tables:
+        db.execute(table)
+    db.execute("BEGIN")
+    return db
 
 
 def _digest(key: str) -> bytes:

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.datasets.candidates import Sieve
+from pipeline.datasets.evaluations import asked_in
+from pipeline.datasets.lengths import Target
+from pipeline.datasets.ngrams import grams_of
+from pipeline.datasets.registry import DATASETS
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
 
@@ -40,6 +46,14 @@ def shared() -> Path:
 def kimi_format(shared: Path) -> Format:
     """Kimi-K2.5 on its real vocabulary."""
     return open_format("kimi-k2.5", str(shared / "kimi"))
+
+
+@pytest.fixture(scope="session")
+def sieve(shared: Path) -> Callable[[str, int], Sieve]:
+    """A dataset's rows held to a limit in the tiny target's tokens, and to every evaluation set."""
+    grams = grams_of(asked_in(shared / "datasets" / "evalsets")[0])
+    fmt = open_format("tiny-kimi", None)
+    return lambda dataset, most: Sieve(DATASETS[dataset], Target(fmt, most), grams)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""Public chat datasets as prompts: one adapter a dataset, the sources they are read from, and their preparation."""

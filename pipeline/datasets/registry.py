@@ -1,0 +1,294 @@
+"""The datasets by name: B1 to B8 as published, with their variants, and OpenAI messages.
+
+Guarantees: one entry a published row schema; a name that stands for several (`B3`, `B5`, `B8`) tells each row's variant
+by its columns. Every row that is read comes out as one Prompt or one Rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from pipeline.datasets import (
+    chunks,
+    glaive,
+    magicoder,
+    messages,
+    opencode,
+    openthoughts,
+    sharegpt,
+    sweagent,
+    thoughts,
+    ultrachat,
+)
+from pipeline.datasets.blocks import Block, rows_of
+from pipeline.datasets.keys import first_turn
+from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
+from pipeline.datasets.sources import Schema, SourceError, blocks_of
+from pipeline.records import Prompt, ToolMode
+from pipeline.seen import Seen
+
+FEW = 3
+"""Rows of Glaive that may begin with the same user turn: the same few requests come hundreds of times."""
+
+
+def _caught(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
+    try:
+        return adapt(raw)
+    except RejectedError as error:
+        return error.of(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One published row schema and how its rows become prompts.
+
+    `columns` are those that a source must have, `more` those that are read where they are there; `defaults` the
+    features (by `pipeline.audit.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools
+    go out; `page` its page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same
+    `opening`; `gather` joins rows before they are adapted.
+    """
+
+    name: str
+    title: str
+    licence: str
+    revision: str
+    columns: frozenset[str]
+    adapt: Callable[[Raw], Prompt | Rejected]
+    page: str
+    more: frozenset[str] = frozenset()
+    defaults: frozenset[str] = frozenset()
+    tools: ToolMode = ToolMode.RAW
+    cap: int | None = None
+    opening: Callable[[Prompt], str] = field(default=first_turn)
+    gather: Callable[[Iterable[Block]], Iterator[Block]] | None = None
+    variants: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """What is read of a source."""
+        entries = [DATASETS[name] for name in self.variants] or [self]
+        read = frozenset().union(*(one.columns | one.more for one in entries))
+        return Schema(self.name, [one.columns for one in entries], read)
+
+
+_ACTING = frozenset({"tools_declared"})
+_PUBLISHED: Sequence[Dataset] = (
+    Dataset(
+        glaive.NAME,
+        "Glaive function calling v2",
+        "Apache-2.0",
+        "e7f4b6456019f5d8bcb991ef0dd67d8ff23221ac",
+        glaive.COLUMNS,
+        partial(_caught, glaive.adapt),
+        glaive.PAGE,
+        cap=FEW,
+    ),
+    Dataset(
+        glaive.RESHAPED,
+        "Glaive function calling v2, as LLaMA-Factory ships it",
+        "Apache-2.0",
+        "",
+        glaive.RESHAPED_COLUMNS,
+        partial(_caught, glaive.adapt_reshaped),
+        "The same rows in another shape: see B1.",
+        cap=FEW,
+    ),
+    Dataset(
+        opencode.NAME,
+        "OpenCodeInstruct",
+        "CC-BY-4.0",
+        "",
+        opencode.COLUMNS,
+        partial(_caught, opencode.adapt),
+        opencode.PAGE,
+        more=opencode.MORE,
+    ),
+    Dataset(
+        magicoder.OSS,
+        "Magicoder OSS-Instruct",
+        "MIT",
+        "5f839b1f",
+        magicoder.OSS_COLUMNS,
+        partial(_caught, magicoder.adapt_oss),
+        magicoder.OSS_PAGE,
+        more=magicoder.OSS_MORE,
+    ),
+    Dataset(
+        magicoder.EVOL,
+        "Magicoder Evol-Instruct",
+        "Apache-2.0",
+        "b0079beaa0361d82412520b873715bee59cc7dd4",
+        magicoder.EVOL_COLUMNS,
+        partial(_caught, magicoder.adapt_evol),
+        magicoder.EVOL_PAGE,
+        more=magicoder.EVOL_MORE,
+    ),
+    Dataset(
+        thoughts.NAME,
+        "Mixture-of-Thoughts",
+        "not confirmed: the card states none, an edit of it Apache-2.0",
+        "",
+        thoughts.COLUMNS,
+        partial(_caught, thoughts.adapt),
+        thoughts.PAGE,
+    ),
+    Dataset(
+        openthoughts.SMALL,
+        "OpenThoughts-114k",
+        "Apache-2.0",
+        "",
+        openthoughts.SMALL_COLUMNS,
+        partial(_caught, openthoughts.adapt_small),
+        openthoughts.SMALL_PAGE,
+    ),
+    Dataset(
+        openthoughts.LARGE,
+        "OpenThoughts3-1.2M",
+        "Apache-2.0",
+        "",
+        openthoughts.LARGE_COLUMNS,
+        partial(_caught, openthoughts.adapt_large),
+        openthoughts.LARGE_PAGE,
+    ),
+    Dataset(
+        ultrachat.NAME,
+        "UltraChat 200k",
+        "MIT",
+        "",
+        ultrachat.COLUMNS,
+        partial(_caught, ultrachat.adapt),
+        ultrachat.PAGE,
+        more=ultrachat.MORE,
+        cap=1,
+    ),
+    Dataset(
+        sharegpt.NAME,
+        "ShareGPT V3 and V4.3",
+        "Apache-2.0 by the card; rights in the text unclear",
+        "",
+        sharegpt.COLUMNS,
+        partial(_caught, sharegpt.adapt),
+        sharegpt.PAGE,
+        more=sharegpt.MORE,
+        gather=chunks.joined,
+    ),
+    Dataset(
+        sweagent.NEBIUS,
+        "SWE-agent trajectories (nebius)",
+        "CC-BY-4.0",
+        "",
+        sweagent.NEBIUS_COLUMNS,
+        partial(_caught, sweagent.adapt_nebius),
+        sweagent.NEBIUS_PAGE,
+        defaults=_ACTING,
+        cap=1,
+        opening=sweagent.task_of,
+    ),
+    *(
+        Dataset(
+            name,
+            f"SWE-smith trajectories ({name.rpartition('-')[2]})",
+            "MIT",
+            "08e109b4a59eaeebf80e4675cd125d42e7ac99a4",
+            sweagent.SMITH_COLUMNS,
+            partial(_caught, sweagent.adapt_smith),
+            sweagent.SMITH_PAGE,
+            more=sweagent.SMITH_MORE,
+            defaults=_ACTING,
+            cap=1,
+            opening=sweagent.task_of,
+        )
+        for name in (sweagent.TOOL, sweagent.XML, sweagent.TICKS)
+    ),
+    Dataset(
+        messages.NAME,
+        "OpenAI messages",
+        "yours",
+        "",
+        messages.COLUMNS,
+        partial(_caught, messages.adapt),
+        messages.PAGE,
+        more=messages.MORE,
+    ),
+)
+
+
+def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt | Rejected:
+    """The row by the first variant whose columns it has; the variant with the most is asked first."""
+    for variant in variants:
+        if variant.columns <= raw.value.keys():
+            return variant.adapt(raw)
+    wanted = ", or ".join(", ".join(sorted(variant.columns)) for variant in variants)
+    return RejectedError(Reject.WRONG_SHAPE, f"the row has none of these columns: {wanted}").of(raw)
+
+
+def _together(name: str, title: str, *variants: str) -> Dataset:
+    known = {one.name: one for one in _PUBLISHED}
+    entries = [known[variant] for variant in variants]
+    first = entries[0]
+    return Dataset(
+        name,
+        title,
+        "; ".join(dict.fromkeys(one.licence for one in entries)),
+        "",
+        frozenset(),
+        partial(_by_columns, entries),
+        f"Each row by its columns: {', '.join(variants)}.",
+        defaults=first.defaults,
+        cap=first.cap,
+        opening=first.opening,
+        variants=variants,
+    )
+
+
+_ALL = (
+    *_PUBLISHED,
+    _together("B3", "Magicoder", magicoder.OSS, magicoder.EVOL),
+    _together("B5", "OpenThoughts", openthoughts.SMALL, openthoughts.LARGE),
+    _together("B8", "SWE-agent trajectories", sweagent.NEBIUS, sweagent.TOOL),
+)
+DATASETS: Mapping[str, Dataset] = MappingProxyType({one.name: one for one in sorted(_ALL, key=lambda one: one.name)})
+
+
+def dataset_named(name: str) -> Dataset:
+    """The entry called `name`. Raises SourceError, which names those that exist."""
+    try:
+        return DATASETS[name]
+    except KeyError:
+        raise SourceError(f"unknown dataset {name!r}; there are {', '.join(DATASETS)}") from None
+
+
+def gathered(dataset: Dataset, blocks: Iterable[Block]) -> Iterator[Block]:
+    """The same rows, joined where the dataset's belong together."""
+    return iter(blocks) if dataset.gather is None else dataset.gather(blocks)
+
+
+def outcomes_of(dataset: Dataset, block: Block) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
+    """Each row of the block as a Prompt, with the row that it is made of, or as a Rejected."""
+    for row in rows_of(block):
+        outcome = row if isinstance(row, Rejected) else dataset.adapt(row)
+        yield (None, outcome) if isinstance(row, Rejected) else (row, outcome)
+
+
+def prompts_of(name: str, source: Path | str) -> Iterator[Prompt | Rejected]:
+    """Every row of the source as a Prompt or a Rejected, in order, each id once, in constant memory.
+
+    `source` is a file, a folder, a glob or hub:REPO@COMMIT[:CONFIG[:SPLIT]]. Raises SourceError for an unknown dataset,
+    an unreadable or empty source, or the wrong columns.
+    """
+    dataset = dataset_named(name)
+    seen = Seen()
+    try:
+        for block in gathered(dataset, blocks_of(source, dataset.schema)):
+            for raw, outcome in outcomes_of(dataset, block):
+                if raw is None or isinstance(outcome, Rejected) or seen.add(outcome.id):
+                    yield outcome
+                else:
+                    detail = f"an earlier row is {outcome.id} too"
+                    yield Rejected(outcome.id, Reject.REPEATED, detail, raw.file, raw.line, raw.value)
+    finally:
+        seen.close()

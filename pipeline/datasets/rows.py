@@ -1,0 +1,96 @@
+"""A dataset's rows on their way to prompts, and the closed list of reasons for which one gives none.
+
+Guarantees: every row that is read comes out as one Prompt or one Rejected, which says where the row stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeline.records import Json, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A row as published. `line` is the record's number in its file, from 1 (in JSON lines, the line)."""
+
+    value: JsonObject
+    file: str
+    line: int
+
+
+class Reject(StrEnum):
+    """Why a row gives no prompt: one closed list, one line of meaning each in `MEANINGS`."""
+
+    NOT_JSON = "not_json"
+    WRONG_SHAPE = "wrong_shape"
+    NO_TURNS = "no_turns"
+    EMPTY_PROMPT = "empty_prompt"
+    UNKNOWN_ROLE = "unknown_role"
+    UNREADABLE_TOOLS = "unreadable_tools"
+    TOOL_TWICE = "tool_twice"
+    PLUGINS = "plugins"
+    JOINED = "joined"
+    NO_BEGINNING = "no_beginning"
+    REPEATED = "repeated"
+    UNRENDERABLE = "unrenderable"
+    SPECIAL_TEXT = "special_text"
+    TOO_LONG = "too_long"
+    CONTAMINATED = "contaminated"
+    DUPLICATE = "duplicate"
+    OVER_CAP = "over_cap"
+    NOT_DRAWN = "not_drawn"
+
+
+MEANINGS: Mapping[Reject, str] = {
+    Reject.NOT_JSON: "the line is no JSON object in UTF-8, or names a key twice",
+    Reject.WRONG_SHAPE: "a column is absent, or holds another type than the published schema says",
+    Reject.NO_TURNS: "the row has no turns, or none that a model would answer",
+    Reject.EMPTY_PROMPT: "the question is empty or white space",
+    Reject.UNKNOWN_ROLE: "a turn has a role that the dataset does not publish",
+    Reject.UNREADABLE_TOOLS: "the row says that there are functions, and what follows is no list of them",
+    Reject.TOOL_TWICE: "two functions of the row have one name and say different things",
+    Reject.PLUGINS: "the conversation used a chat site's plug-ins, which no prompt can declare",
+    Reject.JOINED: "no loss: the row continues a conversation, and its turns stand in that conversation's prompt",
+    Reject.NO_BEGINNING: "the row continues a conversation whose earlier part is not in the source",
+    Reject.REPEATED: "an earlier row has this id or, where rows have none, says all the same",
+    Reject.UNRENDERABLE: "the target's own template cannot render the prompt",
+    Reject.SPECIAL_TEXT: "the prompt spells a control token of the target, which engines read differently",
+    Reject.TOO_LONG: "the prompt is over the limit even when cut to its first turn",
+    Reject.CONTAMINATED: "the prompt shares an n-gram of words with an evaluation prompt",
+    Reject.DUPLICATE: "an earlier row asks the same: equal user turns and tools, but for case and white space",
+    Reject.OVER_CAP: "as many rows as the cap allows begin with this first user turn",
+    Reject.NOT_DRAWN: "no fault: the draw took as many rows as were asked for, and not this one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that gives no prompt, where it stands, and why; `row` is what was read, where it could be read."""
+
+    id: str | None
+    reason: Reject
+    detail: str
+    file: str
+    line: int
+    row: JsonObject | None = None
+
+    def document(self) -> dict[str, Json]:
+        """One line of rejects.jsonl."""
+        known: dict[str, Json] = {"id": self.id, "reason": str(self.reason), "detail": self.detail}
+        row: dict[str, Json] = {} if self.row is None else {"row": dict(self.row)}
+        return {**known, "file": self.file, "line": self.line, **row}
+
+
+class RejectedError(Exception):
+    """Carries a reason out of the depth where it was found; `of` turns it into the value."""
+
+    def __init__(self, reason: Reject, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+    def of(self, raw: Raw, row_id: str | None = None) -> Rejected:
+        """The row that it is about, rejected."""
+        return Rejected(row_id, self.reason, str(self), raw.file, raw.line, raw.value)

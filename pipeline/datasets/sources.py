@@ -1,0 +1,222 @@
+"""Where rows come from: files of JSON, JSON lines and Parquet, folders and globs of them, and hub datasets.
+
+Guarantees: a file is streamed, never loaded whole, and read in order; the same source gives the same rows with the same
+numbers. Refuses, in one sentence, what is not there, cannot be read, holds no rows or has other columns than the
+dataset.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pipeline.datasets.blocks import Batch, Block, Lines, Rows, row_of, rows_of
+from pipeline.datasets.jsonvalues import BrokenJsonError, values_in
+from pipeline.datasets.rows import Raw, Reject, Rejected
+from pipeline.prompts import LONGEST_LINE
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+KINDS = (".parquet", ".jsonl", ".ndjson", ".json")
+HUB = re.compile(r"hub:(?P<repo>[^@:]+)@(?P<revision>[0-9a-f]{7,40})(?::(?P<config>[^:]+)(?::(?P<split>[^:]+))?)?")
+BLOCK_BYTES = 192 * 1024
+BLOCK_ROWS = 512
+LOOKED_AT = 16
+"""Records that are looked at for their columns before a file of JSON is read."""
+MARK = b"\xef\xbb\xbf"
+
+
+class SourceError(Exception):
+    """A source that cannot be read as the dataset that was named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What a dataset reads of its rows: `wanted` holds sets of columns, one of which a file must have."""
+
+    name: str
+    wanted: Sequence[AbstractSet[str]]
+    read: AbstractSet[str]
+
+
+def blocks_of(source: Path | str, schema: Schema) -> Iterator[Block]:
+    """All records of the source, in blocks. Raises SourceError, also where there are none."""
+    text = str(source)
+    blocks = _hub_blocks(text, schema) if text.startswith("hub:") else _file_blocks(text, schema)
+    empty = True
+    for block in blocks:
+        empty = empty and not isinstance(block, Batch) and not any(True for _ in rows_of(block))
+        yield block
+    if empty:
+        raise SourceError(f"{text} holds no rows. Give a file, a folder or a glob that does")
+
+
+def files_of(source: str) -> list[Path]:
+    """The files that a path or a glob names, in order; of a folder's files, those of the first kind that it has."""
+    path = Path(source)
+    if path.is_dir():
+        inner = sorted(one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path)))
+        kinds = (tuple(one for one in inner if one.suffix == kind) for kind in KINDS)
+        files = list(next(filter(None, kinds), ()))
+    elif path.exists():
+        files = [path]
+    else:
+        names = glob.glob(source, recursive=True)  # noqa: PTH207 — Path.glob takes no absolute pattern
+        files = sorted(found for name in names if (found := Path(name)).is_file())
+    if not files:
+        what = f"no file in it ends in {', '.join(KINDS)}" if path.is_dir() else "there is no such file"
+        raise SourceError(f"{source}: {what}. Give a file, a folder, a glob, or hub:REPO@REVISION")
+    return files
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _file_blocks(source: str, schema: Schema) -> Iterator[Block]:
+    for path in files_of(source):
+        with _said(path), path.open("rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start == b"PAR1":
+                yield from _parquet_blocks(path, file, schema)
+            else:
+                yield from _json_blocks(path, file, schema)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Errors of reading as one sentence about the file."""
+    try:
+        yield
+    except BrokenJsonError as error:
+        raise SourceError(f"{path}: {error}. Nothing behind that can be read: fetch or write the file again") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        if type(error).__module__.partition(".")[0] != "pyarrow":
+            raise
+        raise SourceError(f"{path} is no whole Parquet file: {error}. Fetch or write it again") from None
+
+
+def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
+    lines = _is_lines(file)
+    _check_columns(path, schema, _first_columns(path, file, lines=lines))
+    if lines:
+        yield from _line_blocks(str(path), file)
+    else:
+        numbered = enumerate(values_in(file), 1)
+        while rows := tuple(islice((row_of(_encoded(text), str(path), at) for at, text in numbered), BLOCK_ROWS)):
+            yield Rows(rows)
+
+
+def _is_lines(file: BinaryIO) -> bool:
+    """Whether each line is a record: not where the file is an array, or one object over many lines."""
+    start = file.read(65536).removeprefix(MARK).lstrip()
+    file.seek(0)
+    line, more, _ = start.partition(b"\n")
+    return not start.startswith(b"[") and not (more and line.rstrip()[-1:] in (b"{", b"[", b","))
+
+
+def _first_columns(path: Path, file: BinaryIO, *, lines: bool) -> list[AbstractSet[str]]:
+    rows = _some_lines(file) if lines else map(_encoded, values_in(file))
+    found = [row_of(text, str(path), 0) for text in islice(rows, LOOKED_AT)]
+    file.seek(0)
+    return [row.value.keys() for row in found if isinstance(row, Raw)]
+
+
+def _some_lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE):
+        if line.strip():
+            yield line.removeprefix(MARK)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _line_blocks(name: str, file: BinaryIO) -> Iterator[Block]:
+    r"""Lines end at b"\n" alone; one that is too long for a record is passed over and rejected."""
+    first, held, size, number = 1, list[bytes](), 0, 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(MARK)
+        if len(line) > LONGEST_LINE:
+            yield Lines(name, first, tuple(held))
+            yield Rows((Rejected(None, Reject.NOT_JSON, f"longer than {LONGEST_LINE} bytes", name, number),))
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+            first, held, size = number + 1, [], 0
+            continue
+        held.append(line)
+        size += len(line)
+        if size >= BLOCK_BYTES:
+            yield Lines(name, first, tuple(held))
+            first, held, size = number + 1, [], 0
+    if held:
+        yield Lines(name, first, tuple(held))
+
+
+def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
+    from pyarrow import BufferOutputStream, ipc
+    from pyarrow.parquet import ParquetFile
+
+    table = ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+    columns = _parquet_columns(path, table, schema)
+    first = 1
+    for batch in table.iter_batches(batch_size=BLOCK_ROWS, columns=columns):
+        sink = BufferOutputStream()
+        with ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield Batch(str(path), first, sink.getvalue().to_pybytes())
+        first += batch.num_rows
+
+
+def _parquet_columns(path: Path, table: ParquetFile, schema: Schema) -> list[str]:
+    found = list(table.schema_arrow.names)
+    _check_columns(path, schema, [set(found)])
+    return [name for name in found if name in schema.read]
+
+
+def _check_columns(path: Path | str, schema: Schema, found: Sequence[AbstractSet[str]]) -> None:
+    """Refuse a source none of whose first records has the columns of the dataset."""
+    if not found or any(wanted <= columns for wanted in schema.wanted for columns in found):
+        return
+    wanted = ", or ".join(", ".join(sorted(columns)) for columns in schema.wanted)
+    there = ", ".join(sorted(found[0])) or "none"
+    raise SourceError(f"{path} has the columns {there}; {schema.name} wants {wanted}. Name its dataset with --dataset")
+
+
+def _hub_blocks(source: str, schema: Schema) -> Iterator[Block]:
+    named = HUB.fullmatch(source)
+    if named is None:
+        raise SourceError(f"{source!r} names no pinned revision. Write hub:REPO@COMMIT, hub:REPO@COMMIT:CONFIG:SPLIT")
+    rows = enumerate(_hub_rows(source, named), 1)
+    head = list(islice(rows, LOOKED_AT))
+    _check_columns(source, schema, [row.keys() for _, row in head])
+    block = head
+    while block:
+        yield Rows(tuple(Raw(row, source, number) for number, row in block))
+        block = list(islice(rows, BLOCK_ROWS))
+
+
+def _hub_rows(source: str, named: re.Match[str]) -> Iterator[dict[str, Any]]:
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found]  # nobody needs it who reads files
+    except ImportError:
+        raise SourceError("hub datasets need the package datasets. Run: pip install datasets") from None
+    try:
+        yield from load_dataset(
+            named["repo"], named["config"], split=named["split"] or "train", revision=named["revision"], streaming=True
+        )
+    except Exception as error:  # noqa: BLE001 — the library raises its own, its client's and OSError alike
+        raise SourceError(f"{source}: not read ({type(error).__name__}: {str(error)[:240]})") from None

@@ -1,0 +1,33 @@
+"""B4, Mixture-of-Thoughts: questions of mathematics, code and science."""
+
+from __future__ import annotations
+
+from pipeline.datasets.columns import objects_in, role_in, text_in
+from pipeline.datasets.conversation import asked_last, identity, sound
+from pipeline.datasets.rows import Raw
+from pipeline.records import JsonObject, Prompt
+
+NAME = "B4"
+COLUMNS = frozenset({"messages"})
+ROLES = {"system": "system", "user": "user", "assistant": "assistant"}
+SWITCHES = frozenset({"detailed thinking on", "detailed thinking off"})
+PAGE = """open-r1/Mixture-of-Thoughts: 349,317 rows in the config `all`, which is the union of `code`, `math` and
+`science`: load `all` alone, or every row comes twice (preparation would find them).
+
+Schema: `messages` (`role`, `content`), `num_tokens`, `source`. The prompt is the user turn with its preamble, as it
+stands. Questions run together with their choices are kept so.
+
+Dropped: the answer and its `<think>` text, since the target thinks for itself; a system turn that is another family's
+switch (`detailed thinking on`), which some copies carry. `num_tokens` counts question and answer, so no prompt is left
+out by it."""
+
+
+def adapt(raw: Raw) -> Prompt:
+    """The conversation up to its last open question. Raises RejectedError."""
+    turns = [_turn(turn) for turn in objects_in(raw.value, "messages")]
+    kept = [turn for turn in turns if turn["role"] != "system" or turn["content"] not in SWITCHES]
+    return Prompt(identity(NAME, None, raw.value["messages"]), asked_last(sound(kept)), dataset=NAME)
+
+
+def _turn(turn: JsonObject) -> JsonObject:
+    return {"role": role_in(turn, "role", ROLES), "content": text_in(turn, "content")}
