@@ -29,7 +29,7 @@ from pipeline.records import Json
 from pipeline.state import ROOT
 
 CONFIGURATION = ("constraints.txt", "pyproject.toml")
-ENTRY = re.compile(r"""["']?\b(recorded_at|source|route)["']?: *["']?([^"'\s,]+)""")
+ENTRY = re.compile(r"""["']?\b(recorded_at|source|route|model)["']?: *["']?([^"'\s,]+)""")
 PROVENANCE_CHARS = 4096
 """Provenance stands first in a cassette and in a golden, so no file is read further."""
 
@@ -120,7 +120,7 @@ def installed_digest() -> str:
 
 
 def _provenance(path: Path) -> dict[str, str]:
-    """`recorded_at`, `source` and `route`, as far as a recording gives them at its head."""
+    """`recorded_at`, `source`, `route` and `model`, as far as a recording gives them at its head."""
     with path.open(encoding="utf-8") as file:
         return dict(reversed(ENTRY.findall(file.read(PROVENANCE_CHARS))))
 
@@ -130,10 +130,12 @@ def _oldest(recordings: Iterable[Mapping[str, str]]) -> str | None:
 
 
 def _live(cassettes: list[dict[str, str]]) -> dict[str, str]:
-    """When the oldest live cassette of each paid route was recorded."""
-    live = [entry for entry in cassettes if entry.get("source") == "live"]
-    routes = {entry["route"] for entry in live}
-    return {route: _oldest(entry for entry in live if entry["route"] == route) or "" for route in sorted(routes)}
+    """When the oldest live cassette of each paid route and model was recorded."""
+    live: dict[str, list[dict[str, str]]] = {}
+    for entry in cassettes:
+        if entry.get("source") == "live":
+            live.setdefault(f"{entry['route']} {entry['model']}", []).append(entry)
+    return {way: _oldest(live[way]) or "" for way in sorted(live)}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -56,7 +56,7 @@ def stale_emulator(cassette: Cassette, now: Mapping[str, str]) -> str | None:
 
 
 def stale_live(root: Path, now: datetime) -> dict[str, str]:
-    """Routes whose oldest live cassette is past its age, and why. `now` must carry a time zone."""
+    """Routes and models whose oldest live cassette is past its age, and why. `now` must carry a time zone."""
     found: dict[str, str] = {}
     for route, recorded in oldest_live(root).items():
         if now - recorded > LIVE_CASSETTE_AGE:
@@ -66,12 +66,13 @@ def stale_live(root: Path, now: datetime) -> dict[str, str]:
 
 
 def oldest_live(root: Path) -> dict[str, datetime]:
-    """When the oldest cassette of each live route was recorded."""
+    """When the oldest cassette of each live route and model was recorded."""
     oldest: dict[str, datetime] = {}
     for path in cassette_paths(root):
         provenance = read_cassette(path).provenance
         if provenance.source == "live":
-            oldest[provenance.route] = min(provenance.recorded, oldest.get(provenance.route, provenance.recorded))
+            way = f"{provenance.route} {provenance.model}"
+            oldest[way] = min(provenance.recorded, oldest.get(way, provenance.recorded))
     return oldest
 
 

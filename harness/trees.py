@@ -27,6 +27,7 @@ FILES = {
     "pipeline/gate.py": "shut = True\n",
     gate.TINY_TOKENIZER: "IQ== 0\n",
     "tests/contract/REQUIRED": "[base]\ntests/contract/test_a.py::test_a\n",
+    gate.PROBES: '{"id": "a"}\n',
     "goldens/a.json": '{"provenance": {"recorded_at": "2026-11-20T00:00:00Z"}}\n',
     "cassettes/emulator/a.yaml": "provenance:\n  recorded_at: '2026-11-21T00:00:00Z'\n",
     "noxfile.py": "",

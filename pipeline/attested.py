@@ -51,7 +51,11 @@ class AttestationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What a believed attestation says. `contracts` holds (route, feature) pairs; `live` the oldest live cassette."""
+    """What a believed attestation says.
+
+    `contracts` holds (route, feature) pairs; `live` when the oldest live cassette was recorded, by route and model
+    (`openrouter/siliconflow moonshotai/kimi-k2.5`).
+    """
 
     scope: Scope
     keyid: str

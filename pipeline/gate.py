@@ -31,6 +31,8 @@ PROBE_PICO_A_DAY = pico(1)
 LIVE_CASSETTE_AGE = timedelta(days=90)
 RECORDED: Mapping[str, str] = {"goldens/": "nox -s goldens", "cassettes/": "nox -s cassettes"}
 TINY_TOKENIZER = "harness/tiny_target/weights/tiktoken.model"
+PROBES = "goldens/probes.jsonl"
+"""The prompts of probes, which are a subject of the attestation."""
 
 
 class Kind(StrEnum):
@@ -45,7 +47,7 @@ class Kind(StrEnum):
 class Job:
     """What is to be done. `features` are those of its prompts; `budget_usd` the most it may spend, in all its sessions.
 
-    `spent_pico` is what its earlier sessions spent of that budget.
+    `spent_pico` is what its earlier sessions spent of that budget; `prompts_sha256` names the prompts of a probe.
     """
 
     kind: Kind
@@ -55,6 +57,7 @@ class Job:
     features: frozenset[str] = frozenset()
     budget_usd: Decimal | float = 0.0
     spent_pico: int = 0
+    prompts_sha256: str | None = None
 
     @property
     def is_free(self) -> bool:
@@ -102,6 +105,7 @@ class Standing:
     attested: Attested | None = None
     digests: Mapping[str, str] | None = None
     tiny_tokenizer: str = ""
+    probes: str = ""
 
 
 def require(job: Job, *, spent_today_pico: int = 0, root: Path = ROOT) -> Permit:
@@ -146,12 +150,12 @@ def examine(
             attested = read_attestation(path, trusted_keys(root, keys), now or datetime.now(UTC))
             found = digests.tree_digests(root)
             objections += _moved(attested.digests, found)
-            tiny = digests.file_sha256(root / TINY_TOKENIZER) if (root / TINY_TOKENIZER).exists() else ""
+            tiny, probes = _digest_of(root / TINY_TOKENIZER), _digest_of(root / PROBES)
         except AttestationError as error:
             return Standing((*objections, error.objection))
         except digests.DigestError as error:
             return Standing((*objections, Objection(str(error), PROVE)), attested)
-        return Standing(tuple(objections), attested, found, tiny)
+        return Standing(tuple(objections), attested, found, tiny, probes)
     except Exception as error:  # noqa: BLE001 - fail closed: what cannot be judged is refused
         return Standing((_broken(error),))
 
@@ -177,6 +181,10 @@ def moved(permit: Permit, root: Path = ROOT) -> tuple[str, ...]:
     Raises digests.DigestError where the tree can no longer be hashed.
     """
     return digests.changed(permit.digests, digests.tree_digests(root))
+
+
+def _digest_of(path: Path) -> str:
+    return digests.file_sha256(path) if path.exists() else ""
 
 
 def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection]:
@@ -225,24 +233,45 @@ def _groups(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterat
 def _coverage(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
     if job.route is None or job.kind is Kind.PROBE or standing.attested is None:
         return
-    covered = {feature for route, feature in standing.attested.contracts if route == job.route.name}
-    if lacking := sorted(job.features - covered):
-        what = f"no contract on {job.route.name} that passed covers: {', '.join(lacking)}"
+    if lacking := sorted(job.features - covered(job.route, job.format, standing)):
+        what = f"no contract on {way_of(job.route, job.format)} that passed covers: {', '.join(lacking)}"
         yield Objection(what, f"{PROVE}, once a contract test covers it, or leave out the prompts that use it")
+
+
+def covered(route: Route, format_name: str, standing: Standing) -> frozenset[str]:
+    """The features that contracts on this route cover for this format, of those that passed."""
+    contracts, way = standing.attested.contracts if standing.attested else frozenset(), way_of(route, format_name)
+    return frozenset(feature for name, feature in contracts if name == way)
+
+
+def way_of(route: Route, format_name: str) -> str:
+    """How contracts name it: a paid route with its format, since one provider serves several families."""
+    return route.name if route.api in FREE_APIS else f"{route.name} {format_name}"
 
 
 def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[Objection]:
     """A live route needs live proof, in age; emulator cassettes prove our code only."""
     if job.is_free or job.route is None or job.kind is Kind.PROBE or standing.attested is None:
         return
-    name = job.route.name
-    oldest = standing.attested.live.get(name)
-    if f"live:{name}" not in standing.attested.groups or oldest is None:
-        yield Objection(f"not available yet: needs a live recording of {name}", "")
+    way = f"{job.route.name} {job.route.model or 'MODEL'}"
+    oldest = standing.attested.live.get(way)
+    if f"live:{job.route.name}" not in standing.attested.groups or oldest is None:
+        yield Objection(f"the attestation has no live recording of {way}", record_live(job.route))
     elif now - oldest > LIVE_CASSETTE_AGE:
         age, limit = (now - oldest).days, LIVE_CASSETTE_AGE.days
-        what = f"the oldest live recording of {name} is {age} days old, limit {limit}: it must be recorded anew"
-        yield Objection(what, "")
+        yield Objection(f"the oldest live recording of {way} is {age} days old, limit {limit}", record_live(job.route))
+
+
+def record_live(route: Route) -> str:
+    """Records a route's live cassettes, and proves the tree that has them."""
+    model = route.model or "MODEL"
+    return f"nox -s cassettes -- --live --route {route.name} --model {model} --budget-usd 0.50, then {PROVE}"
+
+
+def _prompts(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """A probe is let past without live proof, so it may send nothing but what was reviewed for it."""
+    if job.kind is Kind.PROBE and (not standing.probes or job.prompts_sha256 != standing.probes):
+        yield Objection(f"a probe sends the prompts of {PROBES} alone, and these are others", f"git checkout {PROBES}")
 
 
 def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:
@@ -258,7 +287,8 @@ def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) 
             left, asked = max(0, cap - spent_today_pico), f"{usd_text(wanted)}{' more' * bool(job.spent_pico)} asked"
             what = f"{who} unlocks ${usd_text(cap)} a UTC day in all: ${usd_text(spent_today_pico)} is spent, ${asked}"
             lower = f"python -m pipeline {job.kind} … --budget-usd {usd_text(left + job.spent_pico)}"
-            yield Objection(what, f"{lower}, or use the attestation that CI signed")
+            more = "wait for the next UTC day" if job.kind is Kind.PROBE else "use the attestation that CI signed"
+            yield Objection(what, f"{lower}, or {more}")
 
 
 def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
@@ -269,7 +299,10 @@ def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
     return caps
 
 
-CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...] = (_groups, _coverage, _live, _money)
+CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...] = (
+    *(_groups, _coverage, _live),
+    *(_prompts, _money),
+)
 
 
 def _permit(job: Job, attested: Attested, found: Mapping[str, str]) -> Permit:

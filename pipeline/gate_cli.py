@@ -65,17 +65,17 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
 
 
 def _jobs(standing: gate.Standing) -> Iterator[tuple[str, gate.Job]]:
-    """One job of each kind, on the tiny target; paid routes are those with live contracts, or a stand-in for all."""
+    """One job of each kind, on the tiny target; paid routes are those with live recordings, or a stand-in for all."""
     tiny = standing.tiny_tokenizer or "none"
-    groups = standing.attested.groups if standing.attested else frozenset()
-    live = sorted(group.removeprefix("live:openrouter/") for group in groups if group.startswith("live:openrouter/"))
+    live = sorted(standing.attested.live if standing.attested else ())
     emulator, local = Route("emulator", "", "siliconflow"), Route("local", "")
     yield "generate emulator", gate.Job(gate.Kind.GENERATE, emulator, tokenizer_sha256=tiny)
     yield "generate local", gate.Job(gate.Kind.GENERATE, local, tokenizer_sha256=tiny)
     yield "train", gate.Job(gate.Kind.TRAIN)
-    for provider in live or ["PROVIDER"]:
-        route = Route("openrouter", "", provider)
-        yield f"generate openrouter/{provider}", gate.Job(gate.Kind.GENERATE, route, tokenizer_sha256=tiny)
+    for way in live or ["openrouter/PROVIDER MODEL"]:
+        name, _, model = way.partition(" ")
+        route = Route("openrouter", model, name.partition("/")[2])
+        yield f"generate {way}", gate.Job(gate.Kind.GENERATE, route, tokenizer_sha256=tiny)
 
 
 def _spent() -> tuple[int, list[Objection]]:
@@ -108,22 +108,20 @@ def _print(found: dict[str, Json]) -> None:
     for objection in _dicts(found["objections"]):
         _print_objection(console, "shut", objection)
     jobs, said = _dicts(found["jobs"]), _dicts(found["objections"])
-    own = [(job["job"], objection) for job in jobs for objection in _dicts(job["objections"]) if objection not in said]
-    for job, objection in own:
-        if objection["mend"]:
-            _print_objection(console, f"{job}: shut", objection)
     if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
         console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
     if isinstance(attestation := found["attestation"], dict):
         console.print(_attestation_line(attestation))
-    for job, objection in own:
-        if not objection["mend"]:
-            console.print(f"{job}: {objection['what']}")
+    for job in jobs:
+        for objection in _dicts(job["objections"]):
+            if objection not in said:
+                _print_objection(console, f"{job['job']}: shut", objection)
 
 
 def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:
     console.print(Text(head, "red"), f"  {objection['what']}", sep="")
-    console.print(f"      Run: {objection['mend']}")
+    if objection["mend"]:
+        console.print(f"      Run: {objection['mend']}")
 
 
 def _attestation_line(attestation: dict[str, Json]) -> str:

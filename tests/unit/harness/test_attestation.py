@@ -80,15 +80,19 @@ def test_the_oldest_recordings_are_named(tree: Tree) -> None:
     assert {} == predicate["liveCassettes"]
 
 
-def test_the_oldest_live_cassette_of_each_route_is_named(tree: Tree) -> None:
-    for name, day in {"a": "20", "b": "10"}.items():
-        entries = f"recorded_at: '2026-11-{day}T00:00:00Z'\n  source: live\n  route: openrouter/chutes\n"
+def test_the_oldest_live_cassette_of_each_route_and_model_is_named(tree: Tree) -> None:
+    for name, (day, model) in {"a": ("20", "m/k"), "b": ("10", "m/k"), "c": ("15", "other/q")}.items():
+        route = f"source: live\n  route: openrouter/chutes\n  model: {model}\n"
+        entries = f"recorded_at: '2026-11-{day}T00:00:00Z'\n  {route}"
         (tree.root / "cassettes" / f"{name}.yaml").write_text(f"provenance:\n  {entries}")
 
     predicate = attestation.statement(result(tree), Scope.DEV, NOW, tree.root)["predicate"]
     assert isinstance(predicate, dict)
 
-    assert {"openrouter/chutes": "2026-11-10T00:00:00Z"} == predicate["liveCassettes"]
+    assert {
+        "openrouter/chutes m/k": "2026-11-10T00:00:00Z",
+        "openrouter/chutes other/q": "2026-11-15T00:00:00Z",
+    } == predicate["liveCassettes"]
 
 
 def test_what_is_written_is_what_the_gate_reads(tree: Tree) -> None:

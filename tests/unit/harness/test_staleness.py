@@ -27,12 +27,12 @@ def test_only_live_cassettes_age(tmp_path: Path) -> None:
     for name, provenance in {"a": old, "b": newer, "c": emulated}.items():
         save_cassette(tmp_path / "cassettes" / f"{name}.yaml", Cassette(provenance, (INTERACTION,)))
 
-    assert {"openrouter/chutes": old.recorded} == oldest_live(tmp_path)
+    assert {"openrouter/chutes drafter-gate/tiny-kimi": old.recorded} == oldest_live(tmp_path)
     assert {} == stale_live(tmp_path, newer.recorded)
     late = PROVENANCE.recorded
     assert {
-        "openrouter/chutes": "openrouter/chutes: the oldest live cassette is 332 days old, limit 90, "
-        "so the gate is shut for it"
+        "openrouter/chutes drafter-gate/tiny-kimi": "openrouter/chutes drafter-gate/tiny-kimi: the oldest live"
+        " cassette is 332 days old, limit 90, so the gate is shut for it"
     } == stale_live(tmp_path, late)
 
 

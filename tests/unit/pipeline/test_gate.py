@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from harness.trees import NOW, Tree, small_tree
 from pipeline import gate
 from pipeline.attested import Scope
+from pipeline.digests import file_sha256
 from pipeline.money import pico
 from pipeline.records import Route
 from pipeline.tokenizers import KIMI_SHA256
@@ -27,8 +28,14 @@ def tree(tmp_path: Path) -> Tree:
 def live(tree: Tree, *, days: int = 1, scope: Scope = Scope.DEV) -> None:
     """Attest a paid route that was proven on recordings of that age."""
     key = tree.new_ci_key() if scope is Scope.CI else None
-    recorded = {"openrouter/siliconflow": (NOW - timedelta(days=days)).isoformat()}
+    recorded = {"openrouter/siliconflow moonshotai/kimi-k2.5": (NOW - timedelta(days=days)).isoformat()}
     tree.attest(key=key, scope=scope, groups=list(LIVE["groups"]), liveCassettes=dict(recorded))
+
+
+def probe(tree: Tree, **changes: object) -> gate.Job:
+    """A probe of the paid route with the committed prompts, but for the changes."""
+    committed = file_sha256(tree.root / gate.PROBES)
+    return tree.job(**{"kind": gate.Kind.PROBE, "route": PAID, "budget_usd": 1, "prompts_sha256": committed, **changes})
 
 
 def whats(decision: gate.Decision) -> list[str]:
@@ -162,10 +169,23 @@ def test_a_contract_on_another_route_covers_nothing(tree: Tree) -> None:
 # Live proof
 
 
+RECORD = (
+    "nox -s cassettes -- --live --route openrouter/siliconflow --model moonshotai/kimi-k2.5 --budget-usd 0.50,"
+    " then nox -s contract"
+)
+
+
 def test_a_paid_route_without_live_proof_is_refused(tree: Tree) -> None:
-    assert ["not available yet: needs a live recording of openrouter/siliconflow"] == whats(
-        tree.decide(tree.job(route=PAID, budget_usd=0.5))
-    )
+    (objection,) = tree.decide(tree.job(route=PAID, budget_usd=0.5)).objections
+
+    assert "the attestation has no live recording of openrouter/siliconflow moonshotai/kimi-k2.5" == objection.what
+    assert RECORD == objection.mend
+
+
+def test_live_proof_of_another_model_on_the_route_opens_nothing(tree: Tree) -> None:
+    live(tree)
+
+    assert not tree.decide(tree.job(route=replace(PAID, model="qwen/qwen3-32b"), budget_usd=0.5)).allowed
 
 
 def test_a_paid_route_with_live_proof_in_age_is_allowed(tree: Tree) -> None:
@@ -177,15 +197,35 @@ def test_a_paid_route_with_live_proof_in_age_is_allowed(tree: Tree) -> None:
 def test_live_proof_past_its_age_is_refused(tree: Tree) -> None:
     live(tree, days=91)
 
-    (said,) = whats(tree.decide(tree.job(route=PAID, budget_usd=0.5)))
+    (objection,) = tree.decide(tree.job(route=PAID, budget_usd=0.5)).objections
 
-    assert said.startswith("the oldest live recording of openrouter/siliconflow is 91 days old, limit 90")
+    what = "the oldest live recording of openrouter/siliconflow moonshotai/kimi-k2.5 is 91 days old, limit 90"
+    assert what == objection.what
+    assert RECORD == objection.mend
 
 
 def test_a_probe_needs_no_live_proof_and_no_coverage(tree: Tree) -> None:
-    job = tree.job(kind=gate.Kind.PROBE, route=PAID, budget_usd=1, features=frozenset({"image"}))
+    assert tree.decide(probe(tree, features=frozenset({"image"}))).allowed
 
-    assert tree.decide(job).allowed
+
+@pytest.mark.parametrize("sha256", [None, "", "ab" * 32])
+def test_a_probe_of_other_prompts_is_refused(tree: Tree, sha256: str | None) -> None:
+    (objection,) = tree.decide(probe(tree, prompts_sha256=sha256)).objections
+
+    assert "a probe sends the prompts of goldens/probes.jsonl alone, and these are others" == objection.what
+
+
+def test_a_tree_without_probes_sends_none(tree: Tree) -> None:
+    (tree.root / gate.PROBES).unlink()
+    tree.attest()
+
+    assert not tree.decide(tree.job(kind=gate.Kind.PROBE, route=PAID, prompts_sha256="")).allowed
+
+
+def test_a_probe_needs_the_group_of_its_tokenizer(tree: Tree) -> None:
+    found = whats(tree.decide(probe(tree, format="kimi-k2.5", tokenizer_sha256=KIMI_SHA256)))
+
+    assert ["no contract of kimi-k2.5 tokenizer b6c497a7469b has passed"] == found
 
 
 # Money
@@ -240,9 +280,10 @@ def test_ci_unlocks_more_than_a_dollar(tree: Tree) -> None:
 def test_a_probe_is_capped_whoever_signed(tree: Tree) -> None:
     live(tree, scope=Scope.CI)
 
-    found = whats(tree.decide(tree.job(kind=gate.Kind.PROBE, route=PAID, budget_usd=1.01)))
+    (objection,) = tree.decide(probe(tree, budget_usd=1.01)).objections
 
-    assert ["a probe unlocks $1.0000 a UTC day in all: $0.0000 is spent, $1.0100 asked"] == found
+    assert "a probe unlocks $1.0000 a UTC day in all: $0.0000 is spent, $1.0100 asked" == objection.what
+    assert "python -m pipeline probe … --budget-usd 1.0000, or wait for the next UTC day" == objection.mend
 
 
 def test_emulated_money_is_not_capped(tree: Tree) -> None:

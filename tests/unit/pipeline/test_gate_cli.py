@@ -79,7 +79,7 @@ def test_a_job_that_is_not_allowed_says_why(tree: Tree) -> None:
     assert all(isinstance(job, dict) and not job["allowed"] and job["objections"] for job in jobs)
 
 
-def test_what_no_command_mends_comes_last_and_names_none(
+def test_what_shuts_one_job_alone_comes_after_what_is_allowed(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a good tree, in a clean interpreter."""
@@ -92,8 +92,10 @@ def test_what_no_command_mends_comes_last_and_names_none(
 
     assert 0 == code
     assert lines[0].startswith("allowed generate emulator, generate local, train")
-    assert "generate openrouter/PROVIDER: not available yet: needs a live recording of openrouter/PROVIDER" == lines[-1]
-    assert not any("Run: " in line for line in lines)
+    shut, mend = lines[-2:]
+    way = "openrouter/PROVIDER MODEL"
+    assert f"generate {way}: shut  the attestation has no live recording of {way}" == shut
+    assert mend.startswith("      Run: nox -s cassettes -- --live --route openrouter/PROVIDER --model MODEL")
 
 
 def test_a_ledger_that_cannot_be_read_shuts_paid_jobs(tree: Tree) -> None:
@@ -104,6 +106,6 @@ def test_a_ledger_that_cannot_be_read_shuts_paid_jobs(tree: Tree) -> None:
     paid = jobs[-1]
     assert isinstance(paid, dict)
 
-    assert "generate openrouter/PROVIDER" == paid["job"]
+    assert "generate openrouter/PROVIDER MODEL" == paid["job"]
     assert "what was spent today is not known" in str(paid["objections"])
     assert "DRAFTER_GATE_STATE" not in str(paid["objections"])

@@ -1,0 +1,48 @@
+"""What the command lines of paid verbs share: amounts, numbers, and where a route may be asked.
+
+Guarantees: an emulator is asked on this machine alone, and a real API at no other place than its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from decimal import Decimal, InvalidOperation
+from urllib.parse import urlsplit
+
+from pipeline.money import pico
+from pipeline.records import Route
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class ArgumentsError(Exception):
+    """Arguments that cannot be used together, or name what is not there."""
+
+
+def check_place(route: Route, base_url: str | None) -> None:
+    """Raises ArgumentsError where the route has another place than `base_url`, or needs one."""
+    if route.api == "emulator":
+        start = "Start one with: python -m harness.emulator --port 0"
+        if base_url is None:
+            raise ArgumentsError(f"the emulator route needs --base-url URL. {start}")
+        if urlsplit(base_url).hostname not in LOOPBACK:
+            raise ArgumentsError(f"{base_url} is not on this machine, where alone an emulator is asked. {start}")
+    elif base_url is not None:
+        raise ArgumentsError(f"--base-url is for the emulator; {route.name} has its own place. Leave it out")
+
+
+def usd(text: str) -> Decimal:
+    """An amount in USD. Raises argparse.ArgumentTypeError."""
+    try:
+        amount = Decimal(text)
+        pico(amount)
+    except (InvalidOperation, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount in USD: give a number such as 0.50") from None
+    return amount
+
+
+def positive(text: str) -> int:
+    """A whole number from 1. Raises argparse.ArgumentTypeError."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
