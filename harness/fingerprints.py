@@ -75,7 +75,7 @@ def check(found: Sequence[Fingerprint], folder: Path = ROOT) -> int:
     return 1 if moved else 0
 
 
-def lines_of(fingerprint: Fingerprint, recorded_at: str) -> Iterator[str]:
+def lines_of(fingerprint: Fingerprint, recorded_at: str, source: str = "emulator") -> Iterator[str]:
     """The file's lines: one trait each, keys in the order of the command `fingerprint --json`."""
     for name, trait in sorted(fingerprint.traits.items()):
         line = {
@@ -87,7 +87,7 @@ def lines_of(fingerprint: Fingerprint, recorded_at: str) -> Iterator[str]:
             "n": trait.n,
             "proven": trait.proven,
             "counterexamples": [],
-            "source": "emulator",
+            "source": source,
             "recorded_at": recorded_at,
         }
         yield json.dumps(line, ensure_ascii=False) + "\n"

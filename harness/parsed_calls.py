@@ -15,22 +15,37 @@ from pipeline.records import ToolCall
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _SECTION = "<｜tool▁calls▁begin｜>"
 _WIDE_CALL = re.compile(r"<｜tool▁call▁begin｜>([^<\n]+)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
+_TAGGED = re.compile(r"<(?:｜DSML｜)?function_calls>(.*?)</(?:｜DSML｜)?function_calls>", re.DOTALL)
+_INVOKE = re.compile(r'<(?:｜DSML｜)?invoke name="([^"\n]+)">(.*?)</(?:｜DSML｜)?invoke>', re.DOTALL)
+_PARAMETER = re.compile(
+    r'<(?:｜DSML｜)?parameter name="([^"\n]+)" string="(true|false)">(.*?)</(?:｜DSML｜)?parameter>', re.DOTALL
+)
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
 def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
-    """The calls between `<tool_call>` and `</tool_call>`, and the text before them; none where one does not parse."""
+    """The calls in the text, as each family writes them, and the text before them; none where one does not parse.
+
+    Parsers keep DeepSeek-V3.2's special token, which the text that is shown may lack.
+    """
     try:
         calls = tuple(_calls(content))
     except ValueError:
         calls = ()
+    begun = _TAGGED.search(content)
     before = content.partition("<tool_call>" if "<tool_call>" in content else _SECTION)[0]
+    before = content[: begun.start()] if begun else before
     return calls, before if calls else content
 
 
 def _calls(content: str) -> Iterator[ToolCall]:
     for index, match in enumerate(_WIDE_CALL.finditer(content.partition(_SECTION)[2])):
         yield ToolCall(f"call_{index:08x}", match[1], match[2])
+    section = _TAGGED.search(content)
+    for index, match in enumerate(_INVOKE.finditer(section[1] if section else "")):
+        said = _PARAMETER.findall(match[2])
+        given = {name: text if is_text == "true" else json.loads(text) for name, is_text, text in said}
+        yield ToolCall(f"call_{index:08x}", match[1], json.dumps(given, ensure_ascii=False))
     for index, match in enumerate(_CALL.finditer(content)):
         name, arguments = _json_call(match[1]) if match[1].lstrip().startswith("{") else _argument_call(match[1])
         yield ToolCall(f"call_{index:08x}", name, json.dumps(arguments, ensure_ascii=False))

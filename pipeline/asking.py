@@ -13,23 +13,24 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pipeline.billing import Bill, Verdict, bill_of, error_text, verdict_of
+from pipeline.billing import Bill, Verdict, error_text, judged
 from pipeline.budget import Amount, Budget, BudgetError
 from pipeline.engines.openrouter import Answer, NoAnswerError
 from pipeline.ledger import Answered, Entry, Ledger, Request, State
 from pipeline.ledger_file import LedgerError
 from pipeline.records import Json
 from pipeline.scribe import Scribe
+from pipeline.waits import named_wait
 
 T = TypeVar("T")
 
-MOST_TRANSIENT_IN_A_ROW = 20
+MOST_LOST_IN_A_ROW = 20
 # Kept free on the ledger's disk, beside what the answers in flight may need.
 SPARE_BYTES = 4 * 1024 * 1024
 # A streamed token is a chunk of JSON of this size at most, as recorded; a body is far less.
 BYTES_A_TOKEN = 1024
 
-TROUBLE, UNUSABLE, BUDGET_SPENT = 1, 2, 4
+TROUBLE, UNUSABLE, BUDGET_SPENT, TRIPPED = 1, 2, 4, 5
 
 
 class StopError(Exception):
@@ -58,7 +59,10 @@ class Reply:
     entry: Entry
     sent: bool
     again: bool = False
-    """The provider turned it away for now, free of charge: a later run asks again."""
+    """It was turned away for now, or never left, free of charge: it may be asked again, `wait` seconds later."""
+
+    wait: float | None = None
+    why: str = ""
 
 
 class Desk:
@@ -70,7 +74,7 @@ class Desk:
         self._client = client
         self._resend_unknown = resend_unknown
         self._freed = asyncio.Event()
-        self._turned_away = 0
+        self._lost_in_a_row = 0
         self._closed = False
 
     async def ask(self, request: Request, worst: Amount) -> Reply:
@@ -121,11 +125,25 @@ class Desk:
             raise
         kept = Answered(answer.status, answer.raw, _headers(answer), answer.generation_id)
         try:
-            await self._scribe.keep(entry, kept)
+            verdict, bill = await self._kept(entry, kept)
         except LedgerError as error:
             self._budget.settle(worst, worst)
             raise StopError(str(error)) from error
-        return await self._judged(replace(entry, state=State.ANSWERED, answer=kept), kept, worst)
+        reply = await self._judged(replace(entry, state=State.ANSWERED, answer=kept), worst, verdict, bill)
+        return replace(reply, wait=named_wait(answer)) if reply.again else reply
+
+    async def _kept(self, entry: Entry, answer: Answered) -> tuple[Verdict, Bill]:
+        """Write the answer down, settled at once where it is one that names its price; what it makes of the request.
+
+        Raises LedgerError.
+        """
+        try:
+            verdict, bill = judged(answer)
+        except Exception:
+            await self._scribe.keep(entry, answer)  # whatever it was that could not be read, it is paid
+            raise
+        await self._scribe.keep(entry, answer, bill if verdict is Verdict.KEPT else None)
+        return verdict, bill
 
     async def _unanswered(self, entry: Entry, worst: Amount, error: NoAnswerError) -> Reply:
         if error.sent:
@@ -134,58 +152,62 @@ class Desk:
             return Reply(replace(entry, state=State.UNKNOWN, note=str(error)), sent=True)
         self._budget.settle(worst, Amount())
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
-        raise StopError(str(error)) from error
+        return Reply(entry, sent=False, again=True, why=str(error))
 
     async def _found(self, entry: Entry) -> Reply | None:
         """What the ledger has, by the rules of a fresh answer; None where it may be asked again now."""
         if entry.state is not State.ANSWERED or entry.answer is None:
             return Reply(entry, sent=False)
-        verdict, why = verdict_of(entry.answer), error_text(entry.answer)
+        verdict, bill = judged(entry.answer)
         if verdict is Verdict.KEPT:
-            return Reply(await self._settled(entry), sent=False)
+            return Reply(await self._settled(entry, bill), sent=False)
+        why = _why(entry)
         if verdict is Verdict.DOUBT:
             lost = await self._lost(entry, why)
             return None if self._resend_unknown else Reply(lost, sent=False)
-        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
-        return Reply(entry, sent=False) if verdict is Verdict.REFUSED else None
+        freed = await self._freed_of(entry, why)
+        return Reply(freed, sent=False) if verdict is Verdict.REFUSED else None
 
-    async def _judged(self, entry: Entry, answer: Answered, worst: Amount) -> Reply:
-        verdict, why = verdict_of(answer), error_text(answer)
+    async def _judged(self, entry: Entry, worst: Amount, verdict: Verdict, bill: Bill) -> Reply:
         if verdict is Verdict.KEPT:
-            self._turned_away = 0
-            self._budget.settle(worst, _used(bill_of(answer.raw), worst))
-            return Reply(await self._settled(entry), sent=True)
+            self._lost_in_a_row = 0
+            self._budget.settle(worst, _used(bill, worst))
+            settled = replace(entry, state=State.SETTLED, cost_pico=bill.cost_pico)
+            return Reply(entry if bill.cost_pico is None else settled, sent=True)
+        why = _why(entry)
         if verdict is Verdict.DOUBT:
             self._budget.settle(worst, worst)
             lost = await self._lost(entry, why)
-            self._count_turned_away(why, again=True)
-            return Reply(lost, sent=True)
+            self._count_lost(why)
+            return Reply(lost, sent=True, why=why)
         self._budget.settle(worst, Amount())
-        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
+        freed = await self._freed_of(entry, why)
         if verdict is Verdict.HOPELESS:
             raise StopError(f"the provider refuses this run, with status {why}. Nothing was billed for it")
-        again = verdict is Verdict.LATER
-        self._count_turned_away(why, again=again)
-        return Reply(entry, sent=True, again=again)
+        return Reply(freed, sent=True, again=verdict is Verdict.LATER, why=f"status {why}")
+
+    async def _freed_of(self, entry: Entry, why: str) -> Entry:
+        """The entry as free of charge."""
+        await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
+        return replace(entry, state=State.FAILED_FREE, cost_pico=0)
 
     async def _lost(self, entry: Entry, why: str) -> Entry:
         """The entry as unknown, its answer kept: it counts at its worst case and is sent again only if asked."""
         await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, why)))
         return replace(entry, state=State.UNKNOWN, note=why)
 
-    def _count_turned_away(self, why: str, *, again: bool) -> None:
-        self._turned_away = self._turned_away + 1 if again else 0
-        if self._turned_away >= MOST_TRANSIENT_IN_A_ROW:
+    def _count_lost(self, why: str) -> None:
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= MOST_LOST_IN_A_ROW:
             raise StopError(
-                f"the provider turned {self._turned_away} requests in a row away, the last with status {why}."
-                " Run the same command again later: nothing that was answered is asked again"
+                f"{self._lost_in_a_row} requests in a row ended in errors that may be billed, the last with status"
+                f" {why}. Run the same command again later: nothing that was answered is asked again"
             )
 
-    async def _settled(self, entry: Entry) -> Entry:
+    async def _settled(self, entry: Entry, bill: Bill) -> Entry:
         """Settle an answered entry if its cost is known; else it counts at its worst case until it is reconciled."""
-        bill = Bill() if entry.answer is None else bill_of(entry.answer.raw)
         cost = bill.cost_pico
-        if entry.state is not State.ANSWERED or cost is None:
+        if cost is None:
             return entry
         tokens = (bill.prompt_tokens, bill.completion_tokens)
         await self._written(self._scribe.do(lambda ledger: ledger.settle(entry, cost, tokens)))
@@ -211,6 +233,10 @@ class Desk:
                 f"{folder}: the disk is nearly full, {free // 1024} KiB are free and answers may need {needed // 1024}."
                 " Free some space and run the same command again"
             )
+
+
+def _why(entry: Entry) -> str:
+    return "" if entry.answer is None else error_text(entry.answer)
 
 
 def _headers(answer: Answer) -> dict[str, Json]:

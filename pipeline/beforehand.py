@@ -23,7 +23,8 @@ def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
     if plan.route.api == "openrouter" and fingerprint is None and not plan.sampling.return_token_ids:
         raise StopError(
             f"{_way(plan)} has no fingerprint in goldens/fingerprints, so every row"
-            " would be paid for and refused. Probe the route first, or use --return-token-ids where the engine has them"
+            " would be paid for and refused. Probe the route first (nox -s cassettes -- --live … --write), or use"
+            " --return-token-ids where the engine has them"
         )
 
 
@@ -63,6 +64,18 @@ def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]
             " another --out DIR",
             UNUSABLE,
         )
+
+
+def require_unpaused(manifest: Manifest, plan: Plan) -> None:
+    """Raises StopError where the breaker paused this run and nobody has said that it may go on."""
+    paused = manifest.result.get("paused")
+    if not isinstance(paused, dict) or plan.watch.resume or paused.get("sign") in plan.watch.accepted:
+        return
+    raise StopError(
+        f"{plan.out} was paused by the breaker: {paused.get('sentence')}. Look at those rows, then go on with --resume"
+        f" (it is judged again) or --accept-trip {paused.get('sign')} (it is not)",
+        UNUSABLE,
+    )
 
 
 def _settled(cost: Mapping[str, Json], out: Path) -> int:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from pipeline.ledger import Answered
 from pipeline.money import PICO_PER_USD, pico
+from pipeline.quoting import quoted
 from pipeline.records import Completion, Reason, RefusedError
 from pipeline.wire import completion_of_json, completion_of_sse
 
@@ -24,6 +25,7 @@ OK = 200
 MOST_COST_PICO = 10_000 * PICO_PER_USD
 MOST_TOKENS = 2**40
 BAD_REQUEST, TIMED_OUT, CLIENT_CLOSED, SERVER_ERROR, UNAVAILABLE = 400, 408, 499, 500, 503
+_TELLING = (b'"usage"', b'"error"')
 LATER = frozenset({409, 425, 429, UNAVAILABLE})
 # These say that no request of this run can be answered: no key, no credit, no such model or endpoint.
 HOPELESS = frozenset({401, 402, 404})
@@ -54,13 +56,22 @@ class Verdict(StrEnum):
 
 
 def verdict_of(answer: Answered) -> Verdict:
+    """What the answer makes of its request, without its bill."""
+    return judged(answer)[0]
+
+
+def judged(answer: Answered) -> tuple[Verdict, Bill]:
     """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
 
     A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
     without output, and whether there was output is not known here. 503 says that no provider was found, and 4xx that
     the request was turned away; with a count of output tokens even these are in doubt.
     """
-    bill, status = bill_of(answer.raw), answer.status
+    bill = bill_of(answer.raw)
+    return _verdict(answer.status, bill), bill
+
+
+def _verdict(status: int, bill: Bill) -> Verdict:
     if status == OK or bill.cost_pico:
         return Verdict.KEPT
     turned_away = status == UNAVAILABLE or BAD_REQUEST <= status < SERVER_ERROR
@@ -110,9 +121,7 @@ def error_text(answer: Answered) -> str:
         error = value.get("error")
         message = error.get("message") if isinstance(error, dict) else error
         if isinstance(message, str):
-            # Half a surrogate pair is JSON, and what no ledger and no terminal takes.
-            readable = message[:200].encode("utf-8", "replace").decode("utf-8")
-            return f"{answer.status}: {readable}"
+            return f"{answer.status}: {quoted(message, 200)}"
     return f"{answer.status}: {len(answer.raw)} bytes without an error message"
 
 
@@ -130,10 +139,23 @@ def _texts(raw: bytes) -> Iterator[bytes]:
     if raw.lstrip()[:1] == b"{":
         yield raw
         return
-    for line in raw.splitlines():
-        # A stream has a chunk a token and one usage: only the lines that can matter are parsed.
-        if line.startswith(b"data:") and (b'"usage"' in line or b'"error"' in line):
-            yield line[5:]
+    # A stream has a chunk a token and one usage: only the lines that can matter are looked at.
+    places = {name: raw.find(name) for name in _TELLING}
+    while (at := min((place for place in places.values() if place >= 0), default=-1)) >= 0:
+        start, stop = _line(raw, at)
+        if raw.startswith(b"data:", start):
+            yield raw[start + 5 : stop]
+        places = {name: raw.find(name, stop) if 0 <= place < stop else place for name, place in places.items()}
+
+
+def _line(raw: bytes, at: int) -> tuple[int, int]:
+    """Where the line around `at` begins and ends. Lines end with LF, CR or both."""
+    feed = raw.rfind(b"\n", 0, at) + 1
+    start = max(feed, raw.rfind(b"\r", feed, at) + 1)
+    stop = raw.find(b"\n", at)
+    stop = stop if stop >= 0 else len(raw)
+    back = raw.find(b"\r", at, stop)
+    return start, back if back >= 0 else stop
 
 
 def _cost(usage: dict[str, Exact]) -> int | None:

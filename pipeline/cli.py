@@ -31,9 +31,15 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "generate": Verb("pipeline.generate_cli", "ask a model for completions and keep the proven ones"),
+    "probe": Verb("pipeline.probe_cli", "ask a route the committed probes, and write what came as exchanges"),
     "gate": Verb("pipeline.gate_cli", "say whether the gate is open, and if not, what mends it"),
     "reconstruct": Verb("pipeline.reconstruct_cli", "rebuild token ids of answers that you have, JSON lines on stdin"),
     "render": Verb("pipeline.reconstruct_cli", "render prompts to token ids, JSON lines on stdin"),
+    "fingerprint": Verb("pipeline.fingerprint_cli", "learn what routes do to text from recorded exchanges"),
+    "prepare": Verb("pipeline.prepare_cli", "a dataset's rows to prompts, with a reason for each row left out"),
+    "datasets": Verb("pipeline.prepare_cli", "every dataset's page: schema, licence, what is dropped and why"),
+    "audit": Verb("pipeline.audit_cli", "which features a dataset's rows use, with the first of each to look at"),
+    "merge": Verb("pipeline.merge_cli", "one training set of the shards of several runs"),
     "reasons": Verb("pipeline.reasons", "every reason for a refusal, as a table"),
     "ledger": Verb("pipeline.ledger_cli", "list what was spent, by day and route, and what is unsettled"),
 }

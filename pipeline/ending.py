@@ -5,18 +5,21 @@ Guarantees: a summary comes out whatever stopped the run; what could not be writ
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
 from pipeline import manifest as manifests
-from pipeline.asking import BUDGET_SPENT, TROUBLE
+from pipeline.asking import BUDGET_SPENT, TRIPPED, TROUBLE
 from pipeline.digests import DigestError, changed, tree_digests
+from pipeline.money import usd_text
+from pipeline.records import Json
 from pipeline.run import Run, now_text
 from pipeline.summary import Summary, cost_of, counted_risk
 
 INTERRUPTED = 130
 COMPLETE, INCOMPLETE, LIMITED = "complete", "incomplete", "complete within --limit"
-OUTCOMES = {INTERRUPTED: "interrupted", BUDGET_SPENT: "budget spent", TROUBLE: "stopped"}
+OUTCOMES = {INTERRUPTED: "interrupted", BUDGET_SPENT: "budget spent", TRIPPED: "paused", TROUBLE: "stopped"}
 
 
 def end(run: Run, root: Path) -> Summary:
@@ -35,7 +38,15 @@ def end(run: Run, root: Path) -> Summary:
     except OSError as error:
         message = f"{run.plan.out}: {error.strerror or error}; the manifest is as it was. Run the same command again"
         return replace(summary, outcome="stopped", code=summary.code or TROUBLE, message=summary.message or message)
+    _log(run, summary)
     return summary
+
+
+def _log(run: Run, summary: Summary) -> None:
+    """The last line of the event log. It is a courtesy: a full disk has been told of above."""
+    with contextlib.suppress(OSError):
+        rows: dict[str, Json] = dict(summary.rows)
+        run.events.write("ended", outcome=summary.outcome, exit=summary.code, rows=rows, usd=summary.cost["usd"])
 
 
 def _tree(root: Path) -> dict[str, str]:
@@ -74,4 +85,15 @@ def _summary(run: Run, moved: tuple[str, ...]) -> Summary:
         cost=cost_of(money, emulated=run.plan.route.api != "openrouter", budget_pico=run.plan.budget_pico),
         counted=counted_risk(evidence.get("counted", 0), run.fingerprint),
         shards=tuple(str(run.plan.out / shard.file) for shard in folder.shards),
+        paused=_paused(run),
     )
+
+
+def _paused(run: Run) -> dict[str, Json] | None:
+    """What the breaker tripped on, for the report and for the next session; None where the run did not pause."""
+    trip = run.trip
+    if trip is None or run.stop.code != TRIPPED:
+        return None
+    numbers: dict[str, Json] = {"value": trip.value, "limit": trip.limit, "window": trip.window}
+    shown: dict[str, Json] = {"rows": list(trip.rows), "spent_usd": usd_text(trip.spent_pico)}
+    return {"sign": str(trip.sign), "dataset": trip.dataset, "sentence": trip.sentence, **numbers, **shown}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipeline.quoting import quoted
 from pipeline.records import Reason, RefusedError
 
 
@@ -34,7 +35,7 @@ class Events:
         tail = self.raw[self.at :].decode("utf-8", "surrogatepass")
         if data := _data(tail):
             if not tail.endswith("\n") and data != "[DONE]":  # whoever saved it may have left out the last line end
-                message = f"the last event has no blank line after it: {data[:60]}"
+                message = f"the last event has no blank line after it: {quoted(data, 60)}"
                 raise RefusedError(Reason.STREAM_CUT, message, field="sse")
             yield data
 
@@ -56,5 +57,5 @@ def _data(block: str) -> str:
     lines = block.split("\n")
     data = "\n".join(line[5:].removeprefix(" ") for line in lines if line.startswith("data:"))
     if any(line.startswith("event:") and line[6:].strip() == "error" for line in lines):
-        raise RefusedError(Reason.UPSTREAM_ERROR, f"an event called error: {data[:200]}", field="error")
+        raise RefusedError(Reason.UPSTREAM_ERROR, f"an event called error: {quoted(data, 200)}", field="error")
     return "" if data.isspace() or data.startswith(":") else data

@@ -14,14 +14,19 @@ from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from pipeline import manifest as manifests
-from pipeline.asking import TROUBLE, UNUSABLE, StopError
+from pipeline.asking import TRIPPED, TROUBLE, UNUSABLE, StopError
+from pipeline.breaker import Trip
+from pipeline.coverage import uncovered
+from pipeline.datasets.sources import SourceError
 from pipeline.ending import INTERRUPTED, end
 from pipeline.gate import Permit
 from pipeline.ledger_file import LedgerError
 from pipeline.manifest import FolderHeldError, ManifestError
+from pipeline.money import usd_text
 from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan
 from pipeline.prompts import RefusedLine
@@ -31,6 +36,7 @@ from pipeline.run import Progress, Run, begin
 from pipeline.shards import Quarantined, ShardError
 from pipeline.state import ROOT, ledger_path
 from pipeline.summary import Summary
+from pipeline.watching import seen_of, trip_message
 
 # A resumed run passes over done rows without waiting for anything; signals are looked at this often.
 BREATH = 256
@@ -84,9 +90,10 @@ async def _ask_all(run: Run) -> None:
     run.stop.then.append(run.engine.close)
     batches = _batches(run)
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(run.engine.workers):
-                group.create_task(_work(run, batches))
+        await _crew(run, _first(batches, run.plan.watch.canaries))
+        if not run.stop.asked and (more := next(batches, None)) is not None:
+            _judge_canaries(run)
+            await _crew(run, chain([more], batches))
     except asyncio.CancelledError:
         run.stop.message = (
             "broken off: what was in flight may have been paid for and is unknown in the ledger;"
@@ -94,6 +101,34 @@ async def _ask_all(run: Run) -> None:
         )
     finally:
         batches.close()
+
+
+async def _crew(run: Run, batches: Iterator[list[Row]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(run.engine.workers):
+            group.create_task(_work(run, batches))
+
+
+def _first(batches: Iterator[list[Row]], rows: int) -> Iterator[list[Row]]:
+    """Batches until so many rows are asked."""
+    while rows > 0 and (batch := next(batches, None)) is not None:
+        rows -= len(batch)
+        yield batch
+
+
+def _judge_canaries(run: Run) -> None:
+    trip = run.breaker.judge_canaries()
+    run.events.write("canaries", verdict="passed" if trip is None else str(trip.sign))
+    _pause(run, trip)
+
+
+def _pause(run: Run, trip: Trip | None) -> None:
+    """Stop asking; what is in flight still comes in."""
+    if trip is not None and run.trip is None:
+        run.trip = trip
+        message = trip_message(trip, emulated=run.plan.route.api != "openrouter")
+        run.events.write("tripped", sign=str(trip.sign), sentence=trip.sentence, rows=list(trip.rows))
+        run.stop.ask(message, TRIPPED)
 
 
 async def _work(run: Run, batches: Iterator[list[Row]]) -> None:
@@ -125,7 +160,7 @@ def _stopping(run: Run) -> Iterator[None]:
         yield
     except StopError as error:
         run.stop.ask(str(error), error.code)
-    except ShardError as error:
+    except (ShardError, SourceError) as error:
         run.stop.ask(str(error), TROUBLE)
     except OSError as error:
         run.stop.ask(f"{error.filename or run.plan.out}: {error.strerror or error}. Mend that, then go on", TROUBLE)
@@ -158,7 +193,7 @@ def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
     if isinstance(line, RefusedLine):
         _refuse(run, Quarantined(line.id, line.refusal, {"file": line.file, "line": line.line}))
         return None
-    found = guarded(lambda: _askable(run, line))
+    found = guarded(lambda: uncovered(line, run.plan) or _askable(run, line))
     if isinstance(found, Row):
         return found
     _refuse(run, Quarantined(line.id, found, dataset=line.dataset))
@@ -175,27 +210,42 @@ def _take(run: Run, outcome: Outcome) -> None:
     tally.asked += outcome.sent
     tally.from_ledger += not outcome.sent and outcome.fate is Fate.ANSWERED
     tally.spent_pico = run.budget.used.pico
+    row: TokenRow | Refusal | None = None
     if outcome.fate is Fate.UNKNOWN:
         tally.lose(prompt.id)
     elif outcome.fate is Fate.AGAIN:
         tally.again += 1
     elif isinstance(answer, Completion):
-        _prove(run, outcome, answer)
+        row = _prove(run, outcome, answer)
     elif answer is not None:
+        row = answer
         _refuse(run, Quarantined(prompt.id, answer, request=outcome.request, dataset=prompt.dataset))
+    _tell(run, outcome, row)
 
 
-def _prove(run: Run, outcome: Outcome, completion: Completion) -> None:
+def _tell(run: Run, outcome: Outcome, row: TokenRow | Refusal | None) -> None:
+    """The event log's line of a row, and the breaker's look at it."""
+    said = {"evidence": str(row.evidence)} if isinstance(row, TokenRow) else {}
+    said |= {"reason": str(row.reason)} if isinstance(row, Refusal) else {}
+    fate = "accepted" if isinstance(row, TokenRow) else "refused" if row is not None else str(outcome.fate)
+    run.events.write("row", id=outcome.row.prompt.id, fate=fate, usd=usd_text(outcome.pico), **said)
+    if (seen := seen_of(outcome, row)) is not None:
+        _pause(run, run.breaker.see(seen))
+        _pause(run, run.forecast.see(outcome.pico))
+
+
+def _prove(run: Run, outcome: Outcome, completion: Completion) -> TokenRow | Refusal:
     prompt = outcome.row.prompt
     row = guarded(lambda: _proven(run, prompt, completion))
     if isinstance(row, Refusal):
         ids = completion.token_ids if outcome.request is None else None
         refused = Quarantined(prompt.id, row, request=outcome.request, dataset=prompt.dataset, token_ids=ids)
         _refuse(run, refused)
-        return
+        return row
     run.folder.accept(row, prompt.dataset)
     run.tally.accepted += 1
     _keep_manifest(run)
+    return row
 
 
 def _proven(run: Run, prompt: Prompt, completion: Completion) -> TokenRow | Refusal:

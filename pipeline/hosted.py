@@ -5,15 +5,16 @@ Guarantees: what cannot be proven whatever the answer is refused before it is pa
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from pipeline.asking import Desk, StopError
+from pipeline.asking import Desk, Reply, StopError
 from pipeline.billing import completion_of
 from pipeline.budget import Amount
-from pipeline.engines.catalog import CatalogError, Endpoint, fetch_endpoint
+from pipeline.engines.catalog import CatalogError, Endpoint, fetch_endpoint, fetch_key
 from pipeline.engines.openrouter import NoAnswerError, OpenRouter, encode_body
 from pipeline.engines.request import request_body
 from pipeline.ledger import Request, State, identity
@@ -23,6 +24,11 @@ from pipeline.places import special_text
 from pipeline.plan import Plan, row_seed
 from pipeline.reconstruct import Asked
 from pipeline.records import Prompt, Reason, Refusal
+from pipeline.retry import Retry
+from pipeline.throttle import Throttle
+
+# A provider that turns so many attempts in a row away is down: three rows at six attempts each.
+MOST_TURNED_AWAY_IN_A_ROW = 18
 
 
 class HostedEngine:
@@ -37,6 +43,10 @@ class HostedEngine:
         self._endpoint = endpoint
         self._desk = desk
         self._run = run
+        self._throttle = Throttle(plan.concurrency)
+        self._closing = asyncio.Event()
+        self._retry = Retry(plan.patience, self._pause, self._closing.is_set)
+        self._given_up = 0
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
@@ -54,32 +64,74 @@ class HostedEngine:
     def close(self) -> None:
         """Send nothing more."""
         self._desk.close()
+        self._throttle.close()
+        self._closing.set()
 
     async def _ask(self, row: Row) -> Outcome:
         made = guarded(lambda: self._request(row))
         if isinstance(made, Refusal):
             return Outcome(row, Fate.ANSWERED, made, sent=False)
         request, worst = made
-        reply = await self._desk.ask(request, worst)
+        reply = await self._retry(lambda: self._try(request, worst))
+        self._count_given_up(reply)
         if reply.again:
             return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
-        raw = reply.entry.answer
+        raw, paid = reply.entry.answer, _paid(reply)
         if raw is None or reply.entry.state is State.UNKNOWN:
-            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent)
+            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
         answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
-        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent)
+        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid)
+
+    async def _try(self, request: Request, worst: Amount) -> Reply:
+        entered = await self._throttle.enter()
+        try:
+            reply = await self._desk.ask(request, worst)
+        finally:
+            self._throttle.leave()
+        if reply.again:
+            self._throttle.turned_away(entered, min(reply.wait or 0.0, self._plan.patience.longest))
+        elif reply.sent:
+            self._throttle.answered()
+        return reply
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not for a run that is stopping."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return
+
+    def _count_given_up(self, reply: Reply) -> None:
+        self._given_up = self._given_up + 1 if reply.again and not self._closing.is_set() else 0
+        if self._given_up * self._plan.patience.attempts >= MOST_TURNED_AWAY_IN_A_ROW:
+            wait = f", asking for {reply.wait:.0f} s of patience" if reply.wait else ""
+            raise StopError(
+                f"{self._given_up} rows in a row were turned away at every attempt, the last so: {reply.why}{wait}."
+                " Run the same command again later: nothing that was answered is asked again"
+            )
 
     def _request(self, row: Row) -> tuple[Request, Amount]:
         plan, prompt = self._plan, row.prompt
         sampling = replace(plan.sampling, seed=row_seed(plan.sampling.seed, prompt.id))
         body = request_body(
             *(prompt, plan.route, sampling, plan.tool_mode, plan.fmt, sample_id(prompt)),
+            privacy=plan.privacy,
             supported=self._endpoint.supported_parameters,
         )
         worst = worst_case(len(row.prompt_ids), plan.sampling.max_tokens, self._endpoint)
         key = identity(plan.route, body, run=self._run)  # type: ignore[arg-type]  # request_body's values are JSON
-        request = Request(key, self._run, plan.route, prompt.id, encode_body(body), worst.pico, prompt.dataset)
+        sent = (prompt.id, encode_body(body), worst.pico, prompt.dataset, worst.tokens)
+        request = Request(key, self._run, plan.route, *sent)
         return request, worst
+
+
+def _paid(reply: Reply) -> int:
+    """What the entry costs in pico-dollars, its worst case where the cost is not known."""
+    entry = reply.entry
+    if entry.state is State.FAILED_FREE:
+        return 0
+    return entry.worst_pico if entry.cost_pico is None else entry.cost_pico
 
 
 async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
@@ -95,6 +147,14 @@ async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
     if most is not None and plan.sampling.max_tokens > most:
         raise StopError(f"{endpoint.tag} gives at most {most} tokens: use --max-tokens {most} or less")
     return endpoint
+
+
+async def find_key_limit(client: OpenRouter) -> Decimal | None:
+    """What the key may still spend, in USD; None where it has no limit. Raises StopError."""
+    try:
+        return (await fetch_key(client)).remaining_usd
+    except (NoAnswerError, CatalogError) as error:
+        raise StopError(f"{error}. Set the key again, or run the same command later") from error
 
 
 def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amount:

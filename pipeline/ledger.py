@@ -17,11 +17,22 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from pipeline.budget import Amount
 from pipeline.ledger_file import LedgerError, locked, opened, plain_errors, reading
 from pipeline.records import JsonObject, Route
 
 # What a row counts for: its cost once known, nothing if it failed free, else the worst case.
 SPENT = "CASE state WHEN 'settled' THEN cost_pico WHEN 'failed_free' THEN 0 ELSE worst_pico END"
+
+TOKENS = (
+    "CASE state WHEN 'settled' THEN COALESCE(prompt_tokens + completion_tokens, worst_tokens)"
+    " WHEN 'failed_free' THEN 0 ELSE worst_tokens END"
+)
+
+ENTRY = (
+    "SELECT identity, attempt, state, worst_pico, cost_pico, note, status, raw, headers, generation_id"
+    " FROM requests LEFT JOIN answers USING (identity, attempt)"
+)
 
 
 class State(StrEnum):
@@ -36,7 +47,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: `body` is its bytes as sent, `worst_pico` the most it can cost."""
+    """One request: `body` is its bytes as sent, `worst_pico` and `worst_tokens` the most it can cost and count."""
 
     identity: str
     run: str
@@ -45,6 +56,7 @@ class Request:
     body: bytes
     worst_pico: int
     dataset: str = ""
+    worst_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,19 @@ class Spend:
     state: State
     requests: int
     pico: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A request with the answer that was written down: bytes as sent and as they came, and when (UTC, ISO 8601)."""
+
+    identity: str
+    row: str
+    route: str
+    model: str
+    body: bytes
+    answer: Answered
+    answered_at: str
 
 
 def canonical(body: JsonObject) -> bytes:
@@ -133,9 +158,7 @@ class Ledger:
     def find(self, identity: str, attempt: int | None = None) -> Entry | None:
         """The latest attempt at this request, or the one asked for, with its answer where there is one."""
         row = self._db.execute(
-            "SELECT identity, attempt, state, worst_pico, cost_pico, note, status, raw, headers, generation_id"
-            " FROM requests LEFT JOIN answers USING (identity, attempt)"
-            " WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
+            f"{ENTRY} WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
             (identity, attempt),
         ).fetchone()
         return None if row is None else _entry(row)
@@ -170,6 +193,29 @@ class Ledger:
         changes = "state = 'settled', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
         self._move(entry, (State.ANSWERED,), changes, (cost_pico, *tokens, self._now()))
 
+    def reconcile(self, entry: Entry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
+        """The provider was asked again what it had billed: `cost_pico`; where that is nothing, it may be asked anew."""
+        state = State.SETTLED if cost_pico else State.FAILED_FREE
+        changes = f"state = '{state}', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
+        self._move(entry, (State.ANSWERED, State.UNKNOWN), changes, (cost_pico, *tokens, self._now()))
+
+    def costs(self, route: Route, most: int = 1000) -> list[int]:
+        """Pico-dollars of the latest settled answers on one route and model, `most` at most."""
+        rows = self._db.execute(
+            "SELECT cost_pico FROM requests WHERE api = ? AND route = ? AND model = ? AND state = 'settled'"
+            " ORDER BY reserved_at DESC LIMIT ?",
+            (route.api, route.name, route.model, most),
+        )
+        return [int(cost) for (cost,) in rows]
+
+    def unsettled(self, api: str) -> list[Entry]:
+        """Answers whose cost is not known, and requests of unknown fate, oldest first, with what came of them."""
+        rows = self._db.execute(
+            f"{ENTRY} WHERE api = ? AND state IN ('answered', 'unknown') ORDER BY reserved_at",
+            (api,),
+        )
+        return [_entry(row) for row in rows]
+
     def fail_free(self, entry: Entry, why: str) -> None:
         """Nothing was billed: the request never left, or was turned away."""
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'failed_free', cost_pico = 0, note = ?", (why,))
@@ -181,6 +227,15 @@ class Ledger:
     def spent(self, *, api: str | None = None, day: str | None = None, run: str | None = None) -> int:
         """Pico-dollars, with every unsettled request at its worst case."""
         return _spent(self._db, api=api, day=day, run=run)
+
+    def used(self, *, api: str | None = None, run: str | None = None, today: bool = False) -> Amount:
+        """Money, tokens and requests of a run, or of this UTC day through one API, unsettled ones at their worst."""
+        wanted = {"api": api, "run": run, "day": self._now()[:10] if today else None}
+        keys = {key: value for key, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{key} = :{key}" for key in keys) or "1"
+        sums = f"COALESCE(SUM({SPENT}), 0), COALESCE(SUM({TOKENS}), 0), COALESCE(SUM(state != 'failed_free'), 0)"
+        pico, tokens, requests = self._db.execute(f"SELECT {sums} FROM requests WHERE {where}", keys).fetchone()  # noqa: S608 - constants
+        return Amount(int(pico), int(tokens), int(requests))
 
     def spent_today(self, api: str) -> int:
         """The same of this UTC day through one API. Under the lock no other run can add to it."""
@@ -201,10 +256,12 @@ class Ledger:
 
     def _insert(self, request: Request, attempt: int) -> None:
         now, route = self._now(), request.route
-        columns = "identity, attempt, state, run, api, route, model, dataset, row, day, reserved_at, worst_pico"
+        columns = (
+            "identity, attempt, state, run, api, route, model, dataset, row, day, reserved_at, worst_pico, worst_tokens"
+        )
         values = (
             *(request.identity, attempt, State.RESERVED, request.run, route.api, route.name, route.model),
-            *(request.dataset, request.row, now[:10], now, request.worst_pico),
+            *(request.dataset, request.row, now[:10], now, request.worst_pico, request.worst_tokens),
         )
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", values)  # noqa: S608 - constant text
@@ -242,6 +299,22 @@ def listing(path: Path) -> list[Spend]:
             " GROUP BY day, api, route, dataset, state ORDER BY day DESC, api, route, dataset, state"
         ).fetchall()
         return [Spend(day, api, route, data, State(state), n, pico) for day, api, route, data, state, n, pico in rows]
+
+
+def exchanged(path: Path, run: str) -> list[Exchanged]:
+    """Every request of one run that has an answer, errors included, in order of sending. Raises LedgerError."""
+    with reading(path) as db:
+        if db is None:
+            return []
+        rows = db.execute(
+            "SELECT identity, row, route, model, body, status, raw, headers, generation_id, answered_at FROM requests"
+            " JOIN answers USING (identity, attempt) JOIN bodies USING (identity) WHERE run = ? ORDER BY reserved_at",
+            (run,),
+        ).fetchall()
+    return [
+        Exchanged(key, row, route, model, body, Answered(status, raw, json.loads(headers), generation_id), answered_at)
+        for key, row, route, model, body, status, raw, headers, generation_id, answered_at in rows
+    ]
 
 
 def _spent(db: sqlite3.Connection, **keys: str | None) -> int:

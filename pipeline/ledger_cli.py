@@ -1,21 +1,25 @@
 """`python -m pipeline ledger`: what was spent, by day, route and dataset, and what is unsettled.
 
-Guarantees: reads only, beside any run. Emulated dollars stand in rows of their own and in no total of real money.
+Guarantees: reads only, beside any run, but for `--reconcile`, which asks the provider what unsettled requests really
+cost and writes that down. Emulated dollars stand in rows of their own and in no total of real money.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.ledger import Spend, State, listing
+from pipeline.ledger import Ledger, Spend, State, listing
 from pipeline.money import usd_text
 from pipeline.records import Json
 from pipeline.state import ledger_path
@@ -28,6 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """The verb `ledger`."""
     parser = subparsers.add_parser("ledger", help="list what was spent, by day and route, and what is unsettled")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="another ledger than this checkout's own")
+    parser.add_argument("--reconcile", action="store_true", help="ask the provider what unsettled requests cost")
+    parser.add_argument("--base-url", metavar="URL", help="with --reconcile: the emulator to ask about emulated ones")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.set_defaults(run=run_ledger)
 
@@ -35,12 +41,39 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run_ledger(args: argparse.Namespace) -> int:
     """Print the listing. Raises LedgerError."""
     path = args.ledger or ledger_path()
+    if args.reconcile and (code := _reconcile(path, args.base_url)):
+        return code
     lines = listing(path)
     if args.json:
         sys.stdout.write(json.dumps(document(path, lines), indent=2) + "\n")
     else:
         _print(path, lines)
     return 0
+
+
+def _reconcile(path: Path, base_url: str | None) -> int:
+    """Settle what the provider knows the cost of; the exit status where it could not be asked. Raises LedgerError."""
+    from pipeline.engines.catalog import CatalogError
+    from pipeline.engines.openrouter import KeyMissingError, NoAnswerError
+
+    try:
+        found = asyncio.run(_asked(path, base_url))
+    except (CatalogError, KeyMissingError, NoAnswerError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    for what, count in sorted(found.items()):
+        sys.stderr.write(f"{count} requests: {what}\n")
+    return 0
+
+
+async def _asked(path: Path, base_url: str | None) -> Mapping[str, int]:
+    from pipeline.engines.openrouter import open_client
+    from pipeline.reconcile import reconcile
+
+    api: Literal["openrouter", "emulator"] = "openrouter" if base_url is None else "emulator"
+    async with open_client(api, base_url) as client:
+        with contextlib.closing(Ledger(path)) as ledger:
+            return {str(what): count for what, count in (await reconcile(client, ledger, api)).items()}
 
 
 def document(path: Path, lines: Sequence[Spend]) -> dict[str, Json]:

@@ -7,14 +7,17 @@ unexplained.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from pipeline.locks import HeldError, lock_file
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+SINCE: Mapping[int, str] = {1: "ALTER TABLE requests ADD COLUMN worst_tokens INTEGER NOT NULL DEFAULT 0"}
+"""What brings a file of an older version one version further."""
+
 # Bodies and answers lie apart from the rows that change state, so that settling does not rewrite them.
 SCHEMA = """
 CREATE TABLE requests (
@@ -22,6 +25,7 @@ CREATE TABLE requests (
     run TEXT NOT NULL, api TEXT NOT NULL, route TEXT NOT NULL, model TEXT NOT NULL, dataset TEXT NOT NULL,
     row TEXT NOT NULL, day TEXT NOT NULL, reserved_at TEXT NOT NULL, answered_at TEXT, settled_at TEXT,
     worst_pico INTEGER NOT NULL, cost_pico INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER, note TEXT,
+    worst_tokens INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (identity, attempt)
 );
 CREATE TABLE bodies (identity TEXT PRIMARY KEY, body BLOB NOT NULL);
@@ -45,8 +49,10 @@ def opened(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON"):
         db.execute(f"PRAGMA {pragma}")
-    if _version(db, path) == 0:
-        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    found = _version(db, path)
+    steps = SCHEMA if found == 0 else "".join(f"{SINCE[version]};" for version in range(found, SCHEMA_VERSION))
+    if found < SCHEMA_VERSION:
+        db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     return db
 
 
@@ -87,7 +93,7 @@ def plain_errors(path: Path) -> Iterator[None]:
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version not in {0, SCHEMA_VERSION}:
+    if version not in {0, *SINCE, SCHEMA_VERSION}:
         raise LedgerError(f"{path} has schema {version}, this program knows {SCHEMA_VERSION}: update the program")
     return version
 

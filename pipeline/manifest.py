@@ -36,7 +36,10 @@ class FolderHeldError(ManifestError):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One start of the program on this folder, with the digests of the tree's subjects by name."""
+    """One start of the program on this folder, with the digests of the tree's subjects by name.
+
+    `audit` is the digest of the audit of its prompts, which lies beside the manifest.
+    """
 
     started: str
     attestation: str
@@ -44,6 +47,7 @@ class Session:
     tree_end: Mapping[str, str] | None = None
     ended: str | None = None
     outcome: str = "not finished: the process ended without saying so"
+    audit: str = ""
 
     @property
     def tree_unchanged(self) -> bool | None:
@@ -149,7 +153,8 @@ def _read(path: Path) -> Manifest:
         ]
         shards = [Shard(**shard) for shard in document["shards"]]
         # The cost stays named while the next session is on: it is what a lost ledger is known by.
-        kept = {"cost": document["cost"]} if "cost" in document else {}
+        # So does a pause, which must outlive a session that was killed.
+        kept = {name: document[name] for name in ("cost", "paused") if name in document}
         return Manifest(document["run"], document["settings"], tuple(sessions), kept, tuple(shards))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestError(f"{path} is no manifest of this program ({error!r}). Give another --out DIR") from error

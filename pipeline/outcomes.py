@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from pipeline.quoting import quoted
 from pipeline.reconstruct import Asked
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 
@@ -34,13 +35,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one row came to: a completion or a refusal where answered; `request` is its identity in the ledger."""
+    """What one row came to: a completion or a refusal where answered; `request` is its identity in the ledger.
+
+    `pico`: what it cost in pico-dollars, in the worst case where that is not known.
+    """
 
     row: Row
     fate: Fate
     answer: Completion | Refusal | None = None
     request: str | None = None
     sent: bool = True
+    pico: int = 0
 
 
 def guarded(make: Callable[[], T]) -> T | Refusal:
@@ -54,7 +59,7 @@ def guarded(make: Callable[[], T]) -> T | Refusal:
     except RecursionError:
         return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program", field="response")
     except Exception as error:  # noqa: BLE001 - as said above; the raw answer lies in the ledger, for a program that can
-        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {str(error)[:200]}", field="response")
+        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {quoted(str(error), 200)}", field="response")
 
 
 class Engine(Protocol):

@@ -7,21 +7,74 @@ so that two runs with equal settings may share a folder and others may not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pipeline.breaker import CANARIES, Sign
+from pipeline.datasets.asked import is_prepared, lines_of, size_of
+from pipeline.engines.request import Privacy
 from pipeline.formats.parts import Format
 from pipeline.ledger import canonical
 from pipeline.prompts import RefusedLine, read_prompts
-from pipeline.records import Json, Prompt, Route, Sampling, ToolMode
+from pipeline.records import Json, JsonObject, Prompt, Route, Sampling, ToolMode
 from pipeline.routes import Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits beside the run's budget in dollars: of the run, and of a UTC day over all runs through the same API."""
+
+    tokens: int | None = None
+    requests: int | None = None
+    day_pico: int | None = None
+    day_tokens: int | None = None
+    day_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a request is tried in all, and the waits in seconds: `first` doubles up to `longest`."""
+
+    attempts: int = 6
+    first: float = 1.0
+    longest: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the breaker holds a run to: limits that differ from its own, and the kinds of trip that are accepted.
+
+    `resume`: a run that the breaker paused may go on.
+    """
+
+    limits: Mapping[Sign, float] = field(default_factory=dict)
+    accepted: frozenset[Sign] = frozenset()
+    canaries: int = CANARIES
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What the gate was asked about: the features that may be sent, and the audit in which they were found.
+
+    `left_out` are features that no contract covers, where rows that use them are set aside; None where none may be.
+    """
+
+    features: frozenset[str]
+    audit: JsonObject
+    audit_sha256: str
+    left_out: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """One run as asked for. `limit` takes the first lines of the file only; `weights` is the local model's folder."""
+    """One run as asked for. `limit` takes the first lines of the file only; `weights` is the local model's folder.
+
+    `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts. Only what is within `cover` is
+    sent.
+    """
 
     prompts: Path
     out: Path
@@ -35,10 +88,23 @@ class Plan:
     concurrency: int = 16
     limit: int | None = None
     resend_unknown: bool = False
+    privacy: Privacy = field(default_factory=Privacy)
+    caps: Caps = Caps()
+    patience: Patience = Patience()
+    watch: Watch = Watch()
+    dataset: str = ""
+    cover: Cover | None = None
 
     def lines(self) -> Iterator[Prompt | RefusedLine]:
-        """The prompts to ask, and the lines that are none. Raises OSError."""
-        return islice(read_prompts(self.prompts), self.limit)
+        """The prompts to ask, and the lines that are none. Raises OSError, SourceError."""
+        rows = lines_of(self.dataset, self.prompts) if self.dataset else read_prompts(self.prompts)
+        return islice(rows, self.limit)
+
+    def scope(self) -> Scope:
+        """What the whole source holds. Raises OSError, SourceError."""
+        if self.dataset and not is_prepared(self.prompts):
+            return Scope(*size_of(self.dataset, self.prompts))
+        return scope_of(self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +130,7 @@ def scope_of(path: Path) -> Scope:
 def settings(plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
     """What a folder is begun with, as plain JSON; `provider` is the display name that answers carry."""
     return {
+        **_dataset(plan),
         "route": plan.route.name,
         "model": plan.route.model,
         "provider": provider,
@@ -74,8 +141,16 @@ def settings(plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider
         "fingerprint_sha256": None if fingerprint is None else fingerprint_sha256(fingerprint),
         "weights_sha256": None if plan.weights is None else _weights_sha256(plan.weights),
         "prompts_sha256": scope.sha256,
+        "privacy": asdict(plan.privacy),
         "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
     }
+
+
+def _dataset(plan: Plan) -> dict[str, Json]:
+    """A dataset's name, and what was set aside: rows would be missing where a later session covers more."""
+    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
+    left_out = plan.cover.left_out if plan.cover else None
+    return named if left_out is None else named | {"left_out": [*left_out]}
 
 
 def fingerprint_sha256(fingerprint: Fingerprint) -> str:

@@ -45,8 +45,9 @@ def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
 
 def prompt_of(line: JsonObject) -> Prompt:
     """The Prompt that an object in the schema names. Raises RefusedError(MALFORMED_INPUT)."""
-    if unknown := sorted(set(line) - KEYS):
-        _malformed(f"unknown key {unknown[0]!r}: a prompt has {', '.join(sorted(KEYS))}", unknown[0])
+    if not line.keys() <= KEYS:
+        unknown = min(line.keys() - KEYS)
+        _malformed(f"unknown key {unknown!r}: a prompt has {', '.join(sorted(KEYS))}", unknown)
     thinking = _optional(line, "thinking", default=True)
     if not isinstance(thinking, bool):
         _malformed(f"thinking must be true or false, is {_kind(thinking)}", "thinking")

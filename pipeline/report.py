@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from textwrap import shorten
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.asking import BUDGET_SPENT
+from pipeline.asking import BUDGET_SPENT, TRIPPED
 from pipeline.money import PICO_PER_USD
 from pipeline.records import MEANINGS, Reason
 from pipeline.run import Progress as Show
@@ -60,13 +61,14 @@ def print_summary(summary: Summary, again: Sequence[str]) -> None:
 
 
 def _plain_lines(*, emulated: bool) -> Show:
-    last = time.monotonic()
+    begun = last = time.monotonic()
 
     def show(tally: Tally) -> None:
         nonlocal last
         if (now := time.monotonic()) - last >= PLAIN_EVERY:
             last = now
-            sys.stderr.write(f"{_done(tally)} of {tally.lines} rows: {_state(tally, emulated=emulated)}\n")
+            state = f"{_state(tally, emulated=emulated)}, {_left(tally, now - begun)}"
+            sys.stderr.write(f"{_done(tally)} of {tally.lines} rows: {state}\n")
 
     return show
 
@@ -76,8 +78,17 @@ def _done(tally: Tally) -> int:
 
 
 def _state(tally: Tally, *, emulated: bool) -> str:
-    money = f"${tally.spent_pico / PICO_PER_USD:.4f}{' emulated' if emulated else ''}"
-    return f"{tally.accepted} accepted, {tally.refused} refused, {money}"
+    spent, word = tally.spent_pico / PICO_PER_USD, " emulated" * emulated
+    left = (tally.budget_pico - tally.spent_pico) / PICO_PER_USD
+    each = f"${spent / tally.accepted:.6f} an accepted row" if tally.accepted else "no row accepted yet"
+    return f"{tally.accepted} accepted, {tally.refused} refused, ${spent:.4f}{word}, {each}, ${left:.2f} left"
+
+
+def _left(tally: Tally, seconds: float) -> str:
+    """The time that the rest takes at the pace so far."""
+    now = _done(tally) - tally.done_before
+    rest = timedelta(seconds=round(seconds / max(now, 1) * (tally.lines - _done(tally))))
+    return f"{rest} to go" if now else "nothing done yet"
 
 
 def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -124,11 +135,20 @@ def _with_room(again: Sequence[str], message: str) -> list[str]:
     return ["MORE" if before == flag else part for before, part in zip(["", *raised], raised, strict=False)]
 
 
+def _without_pause(command: str) -> str:
+    return command.replace(" --resume", "")
+
+
 def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
     command = shlex.join(["python", "-m", "pipeline", *again])
     if summary.code == BUDGET_SPENT:
         command = shlex.join(["python", "-m", "pipeline", *_with_room(again, summary.message or "")])
         yield f"Next, to go on once that cap allows more (what was spent before counts): {command}"
+    elif summary.code == TRIPPED and summary.paused is not None:
+        yield f"Next: look at those rows in {summary.folder}/{QUARANTINE} and the ledger, then, to be judged again:"
+        yield f"      {_without_pause(command)} --resume"
+        sign = summary.paused["sign"]
+        yield f"      or, to go on whatever comes of it: {_without_pause(command)} --accept-trip {sign}"
     elif summary.rows["unknown"]:
         yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
     elif summary.rows["left"]:

@@ -7,25 +7,31 @@ that these settings began, and a run's budget counts what its earlier sessions s
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TypeAlias
 
 from pipeline import manifest as manifests
-from pipeline.asking import Desk, StopError
-from pipeline.beforehand import require_fingerprint, require_hope, require_known_cost
+from pipeline.asking import UNUSABLE, Desk, StopError
+from pipeline.beforehand import require_fingerprint, require_hope, require_known_cost, require_unpaused
+from pipeline.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.budget import Amount, Budget, Cap
-from pipeline.gate import Permit, day_caps
-from pipeline.hosted import HostedEngine, find_endpoint
+from pipeline.coverage import keep_audit
+from pipeline.eventlog import EventLog
+from pipeline.forecast import Forecast, forecast
+from pipeline.gate import Kind, Permit, day_caps
+from pipeline.hosted import HostedEngine, find_endpoint, find_key_limit
 from pipeline.inprocess import PROVIDER, InProcessEngine
 from pipeline.ledger import Ledger
 from pipeline.manifest import Manifest, Session
-from pipeline.money import pico
+from pipeline.money import pico, usd_text
 from pipeline.outcomes import Engine
-from pipeline.plan import Plan, Scope, scope_of, settings
+from pipeline.plan import Plan, Scope, settings
 from pipeline.records import JsonObject
 from pipeline.routes import Fingerprint, committed_fingerprints
 from pipeline.scribe import Scribe, read_spill
@@ -65,7 +71,11 @@ class Run:
     engine: Engine
     fingerprint: Fingerprint | None
     progress: Progress
+    breaker: Breaker
+    events: EventLog
+    forecast: Forecast
     tally: Tally = field(default_factory=Tally)
+    trip: Trip | None = None
     stop: Stop = field(default_factory=Stop)
 
 
@@ -73,7 +83,9 @@ async def begin(
     stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, root: Path, ledger_at: Path
 ) -> Run:
     """Open ledger, engine and folder, in an order that asks nothing twice. Raises StopError."""
-    scope = scope_of(plan.prompts)
+    if permit.job.kind is Kind.PROBE:
+        raise StopError("a probe's permit sends the committed probes alone, and these are other prompts", UNUSABLE)
+    scope = plan.scope()
     ledger = Ledger(ledger_at)
     stack.callback(ledger.close)
     read_spill(ledger)
@@ -89,7 +101,7 @@ async def _begin_local(
         raise StopError("the local route needs a model: give its folder with --weights DIR")
     engine = await asyncio.to_thread(InProcessEngine, plan, plan.weights)
     manifest, folder = _open(stack, permit, plan, ledger, settings(plan, scope, None, PROVIDER))
-    return Run(plan, permit, folder, manifest, ledger, Budget(), engine, None, progress, _tally(plan, scope))
+    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, Budget(), engine, None))
 
 
 async def _begin_hosted(
@@ -108,13 +120,46 @@ async def _begin_hosted(
     require_hope(plan, fingerprint, endpoint.supported_parameters)
     wanted = settings(plan, scope, fingerprint, endpoint.provider_name)
     manifest, folder = _open(stack, permit, plan, ledger, wanted)
-    budget = budget_of(permit, plan, ledger, manifest.run)
+    budget = budget_of(permit, plan, ledger, manifest.run, await find_key_limit(client))
     scribe = await stack.enter_async_context(_scribe(ledger))
     engine = HostedEngine(
         plan, endpoint, Desk(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
     )
+    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, fingerprint))
+
+
+_Parts: TypeAlias = "tuple[Manifest, ShardFolder, Ledger, Budget, Engine, Fingerprint | None]"
+
+
+def _run(stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, parts: _Parts) -> Run:
+    manifest, folder, ledger, budget, engine, fingerprint = parts
+    events = EventLog(plan.out)
+    stack.callback(events.close)
+    events.write("started", run=manifest.run, route=plan.route.name, model=plan.route.model, lines=scope.lines)
+    breaker = Breaker(limits_of(plan.watch.limits), ignored=plan.watch.accepted)
     tally = _tally(plan, scope)
-    return Run(plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, tally)
+    rows = max(tally.lines - len(folder), 0)
+    left = budget_left(permit, plan, ledger, manifest.run)
+    events.write("estimate", rows=rows, budget_usd=usd_text(left), text=_estimate(plan, ledger, rows))
+    forecast = Forecast(rows, left, ignored=Sign.BUDGET in plan.watch.accepted)
+    given = (plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, breaker, events, forecast)
+    return Run(*given, tally=tally)
+
+
+def _estimate(plan: Plan, ledger: Ledger, rows: int) -> str:
+    """What the run is expected to cost, in words; said on stderr where it is asked of somebody."""
+    with ledger.transaction():
+        found = forecast(ledger.costs(plan.route), rows)
+    text = "not known: too few answers of this route are in the ledger" if found is None else found.text
+    if plan.route.api != "local":
+        sys.stderr.write(f"estimate for {rows} rows: {text}\n")
+    return text
+
+
+def budget_left(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> int:
+    """Pico-dollars that the run may still spend of its own budget."""
+    with ledger.transaction():
+        return max(min(plan.budget_pico, pico(permit.budget_usd)) - ledger.spent(run=run), 0)
 
 
 @asynccontextmanager
@@ -127,7 +172,8 @@ async def _scribe(ledger: Ledger) -> AsyncIterator[Scribe]:
 
 
 def _tally(plan: Plan, scope: Scope) -> Tally:
-    return Tally(scope.lines if plan.limit is None else min(plan.limit, scope.lines), scope.lines)
+    lines = scope.lines if plan.limit is None else min(plan.limit, scope.lines)
+    return Tally(lines, scope.lines, budget_pico=plan.budget_pico)
 
 
 def _fingerprint(plan: Plan, provider: str, root: Path) -> Fingerprint | None:
@@ -144,29 +190,41 @@ def _open(
     manifest = manifests.begin(plan.out, wanted)
     with ledger.transaction():
         require_known_cost(manifest, ledger.tally(manifest.run), plan.out, ledger.path)
+    require_unpaused(manifest, plan)
+    audit = plan.cover.audit_sha256 if plan.cover else ""
     metadata = {"run": manifest.run, "format": plan.fmt.name, "tokenizer_sha256": plan.fmt.tokenizer.sha256}
+    metadata |= {"audit_sha256": audit} if audit else {}
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
     manifests.check_shards(manifest, folder.shards, plan.out)
-    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests))
+    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests), audit=audit)
     manifest = replace(manifest, sessions=(*manifest.sessions, session), shards=tuple(folder.shards))
     manifests.write(plan.out, manifest)
+    if plan.cover:
+        keep_audit(plan.out, plan.cover)
     return manifest, folder
 
 
-def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> Budget:
-    """The run's own cap, over all its sessions and never more than the permit's; for real money the day's caps too.
+def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: Decimal | None = None) -> Budget:
+    """The run's own caps, over all its sessions and never more than the permit's; the day's, and the key's.
 
     The gate looked at the day's spend before this run had the ledger's lock; here no other run can add to it.
+    `key_left`: what the key may still spend, in USD.
     """
-    limit = min(plan.budget_pico, pico(permit.budget_usd))
+    limit, caps = min(plan.budget_pico, pico(permit.budget_usd)), plan.caps
     with ledger.transaction():
-        used, today = ledger.spent(run=run), ledger.spent_today(plan.route.api)
-    caps = [Cap("run", pico=limit, used=Amount(pico=used))]
+        used, today = ledger.used(run=run), ledger.used(api=plan.route.api, today=True)
+    mend = "go on after midnight UTC, or raise it"
+    found = [
+        Cap("run", limit, caps.tokens, caps.requests, used),
+        Cap("UTC day", caps.day_pico, caps.day_tokens, caps.day_requests, today, mend),
+    ]
     if plan.route.api == "openrouter":
         mend = "go on after midnight UTC, or with the attestation that CI signed"
         most = day_caps(permit.job.kind, permit.scope).values()
-        caps += [Cap("UTC day", pico=cap, used=Amount(pico=today), mend=mend) for cap in most]
-    return Budget(*caps)
+        found += [Cap("UTC day", pico=cap, used=Amount(pico=today.pico), mend=mend) for cap in most]
+    if key_left is not None:
+        found.append(Cap("key", pico=pico(key_left), mend="raise the key's limit, or use another key"))
+    return Budget(*found)
 
 
 def now_text() -> str:

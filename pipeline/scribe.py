@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
+from pipeline.billing import Bill
 from pipeline.ledger import Answered, Entry, Ledger, State
 from pipeline.ledger_file import LedgerError
 
@@ -32,7 +33,8 @@ class Scribe:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
+        self._waiting: list[Work] = []
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
@@ -40,14 +42,30 @@ class Scribe:
     async def do(self, operation: Callable[[Ledger], T]) -> T:
         """The result of `operation(ledger)`, once it is on disk. Raises what it raised, or LedgerError."""
         future: asyncio.Future[object] = self._loop.create_future()
-        self._queue.put((operation, future))
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)  # whatever else this turn of the loop brings goes with it
+        self._waiting.append((operation, future))
         # Shielded: a task that is cancelled must not take back what is being written.
         return cast("T", await asyncio.shield(future))
 
-    async def keep(self, entry: Entry, answer: Answered) -> None:
-        """Write a paid answer down, in the ledger or, where that fails, in a spill file. Raises LedgerError, then."""
+    def _hand_over(self) -> None:
+        if self._waiting:
+            self._queue.put(self._waiting)
+            self._waiting = []
+
+    async def keep(self, entry: Entry, answer: Answered, bill: Bill | None = None) -> None:
+        """Write a paid answer down, in the ledger or, where that fails, in a spill file. Raises LedgerError, then.
+
+        With a `bill` that names its cost it is settled in the same commit.
+        """
+
+        def write(ledger: Ledger) -> None:
+            ledger.answer(entry, answer)
+            if bill is not None and bill.cost_pico is not None:
+                ledger.settle(entry, bill.cost_pico, (bill.prompt_tokens, bill.completion_tokens))
+
         try:
-            await self.do(lambda ledger: ledger.answer(entry, answer))
+            await self.do(write)
         except LedgerError as error:
             try:
                 spill(self.ledger.path, entry, answer)
@@ -57,18 +75,19 @@ class Scribe:
 
     async def close(self) -> None:
         """Finish what was handed in and end the thread; the ledger stays open."""
+        self._hand_over()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _serve(self) -> None:
         going = True
         while going:
-            batch = [self._queue.get()]
-            while len(batch) < LARGEST_BATCH and not self._queue.empty():
-                batch.append(self._queue.get())
-            going = None not in batch
-            outcomes = self._commit([work for work in batch if work is not None])
-            self._loop.call_soon_threadsafe(_deliver, outcomes)
+            handed = [self._queue.get()]
+            while sum(map(len, filter(None, handed))) < LARGEST_BATCH and not self._queue.empty():
+                handed.append(self._queue.get())
+            going = None not in handed
+            if works := [work for works in handed if works is not None for work in works]:
+                self._loop.call_soon_threadsafe(_deliver, self._commit(works))
 
     def _commit(self, works: list[Work]) -> list[tuple[asyncio.Future[object], object]]:
         outcomes: list[tuple[asyncio.Future[object], object]] = []

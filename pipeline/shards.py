@@ -98,6 +98,10 @@ class ShardFolder:
         """Whether the row with this key (`id X`, `line N`) is there already, accepted or refused."""
         return key in self._done
 
+    def __len__(self) -> int:
+        """How many rows are there, accepted or refused."""
+        return self._done.count
+
     def accept(self, row: TokenRow, dataset: str) -> None:
         """Take a proven row; a row already there is refused. Raises ShardError, OSError."""
         if not self._done.add(f"id {row.id}"):

@@ -29,6 +29,7 @@ class Tally:
     accepted: int = 0
     refused: int = 0
     spent_pico: int = 0
+    budget_pico: int = 0
     first: dict[str, str] = field(default_factory=dict)
 
     MOST_UNKNOWN_NAMED = 20
@@ -60,6 +61,7 @@ class Summary:
     cost: Mapping[str, Json]
     counted: Mapping[str, Json]
     shards: tuple[str, ...]
+    paused: Mapping[str, Json] | None = None
 
     def result(self) -> dict[str, Json]:
         """The part that the manifest keeps."""
@@ -73,6 +75,7 @@ class Summary:
             "tokens": {"prompt": self.prompt_tokens, "output": self.output_tokens},
             "cost": dict(self.cost),
             "counted": dict(self.counted),
+            "paused": None if self.paused is None else dict(self.paused),
         }
 
     def document(self) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from pipeline.engines.openrouter import Answer, OpenRouter
+from pipeline.quoting import quoted
 from pipeline.records import Json, JsonObject, Route
 
 OK = 200
@@ -98,7 +99,7 @@ def _data(answer: Answer, path: str) -> Json:
 def _error_text(body: Json) -> str:
     error = body.get("error") if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
-    return message[:200] if isinstance(message, str) else "no 'data', and no error message either"
+    return quoted(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
 
 
 def _object(value: Json, path: str) -> JsonObject:

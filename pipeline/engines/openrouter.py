@@ -8,16 +8,21 @@ status. Refuses nothing and parses nothing: that is `pipeline.wire`'s. No key st
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.cookiejar import DefaultCookiePolicy
 from typing import Final, Literal, Self, cast
 from urllib.parse import urlsplit
 
 import httpx2
 import openai
 
+from pipeline.engines.pools import CONNECTIONS, Pools
+from pipeline.engines.redaction import Redaction
+from pipeline.quoting import quoted
 from pipeline.records import Reason, RefusedError
 
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
@@ -26,7 +31,6 @@ KEY_CHARS: Final = 16
 """Shorter keys are refused: every key is blotted out of what comes back, and a short one would blot out text."""
 
 EMULATOR_KEY: Final = "emulator-needs-no-key"
-REMOVED_KEY: Final = b"[key removed]"
 READ_SECONDS: Final = 180.0
 """The longest silence within an answer; OpenRouter sends keep-alives every few seconds."""
 
@@ -40,6 +44,9 @@ UNSENT: Final = (
 )
 """Failures before the first byte of a request."""
 
+NO_COOKIES: Final = DefaultCookiePolicy(allowed_domains=())
+"""Nothing of one answer goes with the next request."""
+
 HEADERS: Final = cast(
     "Mapping[str, str]",
     {
@@ -49,6 +56,10 @@ HEADERS: Final = cast(
         "OpenAI-Project": openai.Omit(),
     },
 )
+
+
+# At its lowest level the library below logs every header that comes back, cookies among them, whoever turned logs on.
+logging.getLogger("httpcore2").setLevel(logging.WARNING)
 
 
 class KeyMissingError(Exception):
@@ -109,8 +120,19 @@ def encode_body(body: dict[str, object]) -> bytes:
         raise RefusedError(Reason.LONE_SURROGATE, message, field="messages") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """One pool of connections, and the SDK over it."""
+
+    http: httpx2.AsyncClient
+    sdk: openai.AsyncOpenAI
+
+    async def close(self) -> None:
+        await self.sdk.close()
+
+
 class OpenRouter:
-    """A pool of connections to one base URL. Use as `async with`, or close it."""
+    """Pools of connections to one base URL. Use as `async with`, or close it."""
 
     def __init__(
         self,
@@ -118,23 +140,30 @@ class OpenRouter:
         key: Key | None = None,
         *,
         read_seconds: float = READ_SECONDS,
-        connections: int = 1024,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._key = key or Key(EMULATOR_KEY)
-        self._secret = key.value.encode() if key else None
-        self.http = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(None, connect=20.0, read=read_seconds, write=60.0),
-            limits=httpx2.Limits(max_connections=connections, max_keepalive_connections=connections),
-            trust_env=not is_loopback(base_url),  # a proxy from the environment cannot reach this machine's loopback
+        self._redaction = Redaction(key.value if key else None)
+        self._read_seconds = read_seconds
+        self._tls = httpx2.create_ssl_context()
+        self._pools = Pools(self._wire)
+
+    def _wire(self) -> _Wire:
+        http = httpx2.AsyncClient(
+            verify=self._tls,
+            timeout=httpx2.Timeout(None, connect=20.0, read=self._read_seconds, write=60.0),
+            limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            trust_env=not is_loopback(self.base_url),  # a proxy from the environment cannot reach this loopback
         )
-        self._sdk = openai.AsyncOpenAI(
+        http.cookies.jar.set_policy(NO_COOKIES)
+        sdk = openai.AsyncOpenAI(
             api_key=self._key.value,
             base_url=self.base_url,
             max_retries=0,
-            http_client=self.http,
+            http_client=http,
             default_headers=HEADERS,
         )
+        return _Wire(http, sdk)
 
     def __repr__(self) -> str:
         return f"OpenRouter({self.base_url!r})"
@@ -147,12 +176,16 @@ class OpenRouter:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await self._sdk.close()
+        await self._pools.close()
 
     async def send(self, body: bytes) -> Answer:
         """One POST of `body` to /chat/completions; NoAnswerError when no status came back."""
+        with self._pools.use() as wire:
+            return await self._send(wire.sdk, body)
+
+    async def _send(self, sdk: openai.AsyncOpenAI, body: bytes) -> Answer:
         try:
-            response = await self._sdk.post(
+            response = await sdk.post(
                 "/chat/completions",
                 cast_to=httpx2.Response,
                 content=body,
@@ -172,7 +205,8 @@ class OpenRouter:
         """One GET below the base URL; free of charge on OpenRouter."""
         headers = {"Authorization": f"Bearer {self._key.value}"}
         try:
-            response = await self.http.get(f"{self.base_url}/{path.lstrip('/')}", params=params, headers=headers)
+            with self._pools.use() as wire:
+                response = await wire.http.get(f"{self.base_url}/{path.lstrip('/')}", params=params, headers=headers)
         except httpx2.TransportError as error:
             raise self._no_answer(error) from None
         return self._answer(response, response.content, complete=True)
@@ -191,22 +225,22 @@ class OpenRouter:
         return self._answer(response, b"".join(parts), complete=complete)
 
     def _answer(self, response: httpx2.Response, raw: bytes, *, complete: bool) -> Answer:
-        headers = response.headers
+        headers, of_header, raw = response.headers, self._redaction.of_header, self._redaction.of(raw)
         found = GENERATION_ID.search(raw)
         return Answer(
             status=response.status_code,
-            raw=raw if self._secret is None else raw.replace(self._secret, REMOVED_KEY),
-            content_type=headers.get("content-type", ""),
-            generation_id=headers.get("x-generation-id") or (found.group(1).decode() if found else None),
-            retry_after=headers.get("retry-after"),
-            rate_limit_reset=headers.get("x-ratelimit-reset"),
+            raw=raw,
+            content_type=of_header(headers.get("content-type")) or "",
+            generation_id=of_header(headers.get("x-generation-id")) or (found.group(1).decode() if found else None),
+            retry_after=of_header(headers.get("retry-after")),
+            rate_limit_reset=of_header(headers.get("x-ratelimit-reset")),
             complete=complete,
         )
 
     def _no_answer(self, cause: BaseException) -> NoAnswerError:
         host = urlsplit(self.base_url).netloc
         what = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-        what = what.replace(self._key.value, REMOVED_KEY.decode())
+        what = quoted(self._redaction.of_text(what), 300)
         if isinstance(cause, UNSENT):
             message = f"{host} could not be reached ({what}). This request was not sent, so nothing was billed for it."
             return NoAnswerError(message, sent=False)

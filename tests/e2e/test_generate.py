@@ -21,10 +21,12 @@ from harness.emulator.rehearsal import (
     prompt_line,
 )
 from harness.views import PROFILES
+from pipeline.breaker import Sign
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
 from pipeline.ledger import Ledger, State
 from pipeline.money import pico
+from pipeline.plan import Watch
 from pipeline.prompts import prompt_of
 from pipeline.records import Route, Sampling
 from pipeline.state import ROOT
@@ -47,7 +49,8 @@ def world(tmp_path: Path, fmt: Format) -> World:
 @pytest.mark.parametrize("provider", sorted(PROFILES))
 def test_every_row_is_accepted_truly_or_refused_with_a_reason(provider: str, stream: bool, world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
-        summary = live.run(live.plan(route=Route("emulator", MODEL, provider, stream)))
+        every = Watch(accepted=frozenset(Sign))  # a lossy route's rows are all refused, which would pause the run
+        summary = live.run(live.plan(route=Route("emulator", MODEL, provider, stream), watch=every))
 
     assert [] == world.false_rows()
     assert (ROWS, ROWS) == (summary.rows["accepted"] + summary.rows["refused"], len(world.rows() + world.quarantine()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import signal
 import sqlite3
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +18,13 @@ from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
 from harness.emulator.faults import Faults
 from harness.emulator.rehearsal import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
+from pipeline.breaker import Sign
+from pipeline.engines.openrouter import OpenRouter
 from pipeline.formats.parts import Format
+from pipeline.ledger import Ledger
 from pipeline.money import pico
+from pipeline.plan import Patience, Watch
+from pipeline.reconcile import Found, reconcile
 from pipeline.records import Sampling
 
 
@@ -101,7 +109,7 @@ def test_an_answer_that_a_killed_run_did_not_live_to_judge_is_judged_by_the_next
     """Turned away, free of charge: it is asked again, and counts for nothing."""
     told = Faults(before=lambda _: ApiError(status, "later"))
     with emulating(world, pool(world.fmt), told) as live:
-        first = live.run(live.plan(limit=1))
+        first = live.run(live.plan(limit=1, patience=Patience(attempts=1)))
     with sqlite3.connect(world.ledger) as db:
         assert 1 == db.execute("UPDATE requests SET state = 'answered', cost_pico = NULL").rowcount
     with emulating(world, pool(world.fmt)) as live:
@@ -180,3 +188,34 @@ def test_a_permit_that_expires_stops_the_run(world: World) -> None:
 
     assert (1, 0) == (summary.code, summary.rows["asked"])
     assert "expired" in str(summary.message)
+
+
+def test_what_was_billed_for_a_lost_request_is_asked_of_the_provider_and_settled(world: World) -> None:
+    """Streams cut before their usage count at their worst until `/generation` says what they cost."""
+
+    async def cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in body:
+            yield part[: len(part) // 2] if b"data:" in part else part
+
+    with emulating(world, pool(world.fmt), Faults(body=cut)) as live:
+        first = live.run(live.plan(watch=Watch(accepted=frozenset(Sign))))
+        time.sleep(1.1)  # a generation is known a second after its answer
+        found = reconciled(live)
+        again = reconciled(live)
+    ledger = Ledger(world.ledger)
+    with ledger.transaction():
+        spent = ledger.spent(api="emulator")
+    ledger.close()
+
+    assert ROWS == first.cost["unsettled_requests"]
+    assert ({Found.SETTLED: ROWS}, {}) == (found, again)
+    assert pico(world.billed()) == spent
+
+
+def reconciled(world: World) -> dict[Found, int]:
+    async def work() -> dict[Found, int]:
+        async with OpenRouter(world.url) as client:
+            with contextlib.closing(Ledger(world.ledger)) as ledger:
+                return dict(await reconcile(client, ledger, "emulator"))
+
+    return asyncio.run(work())

@@ -30,12 +30,16 @@ from harness.emulator.rehearsal import (
 from harness.emulator.request import ChatRequest
 from pipeline.asking import StopError
 from pipeline.beforehand import require_fingerprint
+from pipeline.breaker import Sign
 from pipeline.formats.parts import Format
 from pipeline.ledger import Ledger
 from pipeline.manifest import hold
 from pipeline.money import pico
+from pipeline.plan import Patience, Watch
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
+
+HASTY = Patience(first=0.01, longest=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +77,33 @@ def test_an_emulator_that_dies_in_the_middle_stops_the_run_and_a_new_one_goes_on
     assert ("complete", ROWS) == (second.outcome, second.rows["accepted"])
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_what_is_turned_away_for_now_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
+def now_and_then(status: int) -> Faults:
+    """Every fourth of the first requests is turned away."""
     refused: list[int] = []
 
     def sometimes(_: ChatRequest) -> ApiError | None:
         refused.append(status)
         return ApiError(status, "try later") if len(refused) % 4 == 1 and len(refused) < ROWS else None
 
-    with emulating(world, pool(world.fmt), Faults(before=sometimes)) as live:
-        first = live.run()
+    return Faults(before=sometimes)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_is_turned_away_for_now_is_free_and_asked_again_in_the_same_run(status: int, world: World) -> None:
+    with emulating(world, pool(world.fmt), now_and_then(status)) as live:
+        summary = live.run(live.plan(patience=HASTY))
+
+    assert (0, "complete", ROWS, 0) == (
+        *(summary.code, summary.outcome, summary.rows["accepted"], summary.cost["unsettled_requests"]),
+    )
+    assert dict.fromkeys(sample_ids(), 1) == world.asked()
+    assert pico(world.billed()) == pico(str(summary.cost["usd"]))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_is_turned_away_at_every_attempt_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
+    with emulating(world, pool(world.fmt), now_and_then(status)) as live:
+        first = live.run(live.plan(patience=Patience(attempts=1)))
         second = live.run()
 
     assert (1, "incomplete", 10) == (first.code, first.outcome, first.rows["to_ask_again"])
@@ -111,11 +132,14 @@ def test_what_may_have_been_billed_counts_at_its_worst_and_is_asked_again_only_i
     assert pico(str(third.cost["unsettled_worst_usd"])) == pico(str(first.cost["unsettled_worst_usd"])) > 0
 
 
-@pytest.mark.parametrize("status, word", [(401, "refuses this run"), (402, "refuses"), (503, "20 requests in a row")])
+@pytest.mark.parametrize(
+    "status, word",
+    [(401, "refuses this run"), (402, "refuses"), (503, "3 rows in a row were turned away at every attempt")],
+)
 def test_a_provider_that_answers_nobody_stops_the_run_free_of_charge(status: int, word: str, world: World) -> None:
     faults = Faults(before=lambda _: ApiError(status, "No cookie auth credentials found"))
     with emulating(world, pool(world.fmt), faults) as live:
-        summary = live.run()
+        summary = live.run(live.plan(patience=HASTY))
 
     assert (1, 0, "0.0000") == (summary.code, summary.rows["accepted"], summary.cost["usd"])
     assert word in str(summary.message)
@@ -141,7 +165,7 @@ def test_a_stream_that_is_cut_is_kept_counted_at_its_worst_and_refused(world: Wo
             yield part[: len(part) // 2] if b"data:" in part else part
 
     with emulating(world, pool(world.fmt), Faults(body=cut)) as live:
-        summary = live.run()
+        summary = live.run(live.plan(watch=Watch(accepted=frozenset(Sign))))
 
     assert {"stream_cut": ROWS} == summary.by_reason
     assert (ROWS, "0.0000") == (summary.cost["unsettled_requests"], summary.cost["usd"])

@@ -69,6 +69,21 @@ def test_pipeline_imports_neither_harness_nor_tests() -> None:
     assert [] == wrong
 
 
+def test_datasets_know_records_and_no_target() -> None:
+    """Adapters are the same for every target; preparation is handed one, and knows no more than what a format is."""
+    known = {"records", "prompts", "jsonlines", "seen", "durable", "workers", "datasets", "formats.parts"}
+    wrong = [
+        f"{name_of(path)}: {module}"
+        for path in MODULES
+        if path.is_relative_to(ROOT / "pipeline" / "datasets")
+        for module in imported_by(path)
+        if module.startswith("pipeline.")
+        and not any(f"{module}.".startswith(f"pipeline.{allowed}.") for allowed in known)
+    ]
+
+    assert [] == wrong
+
+
 def test_the_lean_environment_suffices() -> None:
     """Everything but the torch engine, the trainer and the server imports without torch, transformers and servers."""
     code = """

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.bounds import upper_bound
 from harness.views import PROFILES, Seam, Shown, view
+from pipeline.bounds import upper_bound
 from pipeline.formats.parts import Parts
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, ToolCall

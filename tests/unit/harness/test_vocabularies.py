@@ -10,6 +10,11 @@ from harness.parsed_calls import tagged_calls
 from harness.vocabularies import COUNTER_SHA256, main
 from pipeline.records import ToolCall
 
+V32_CALL = (
+    'x<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">007'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
+
 
 def test_an_archive_that_is_not_pinned_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive = tmp_path / "some.whl"
@@ -35,8 +40,10 @@ def test_a_missing_archive_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
             "x<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{ }<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
             "{ }",
         ),
+        (V32_CALL, '{"a": "007"}'),
+        (V32_CALL.replace("｜DSML｜", ""), '{"a": "007"}'),
     ],
-    ids=["JSON written anew", "text", "a number that was text", "DeepSeek's"],
+    ids=["JSON written anew", "text", "a number that was text", "DeepSeek's", "V3.2's", "V3.2's, its token unshown"],
 )
 def test_parsed_calls_lose_what_parsers_lose(content: str, arguments: str) -> None:
     assert ((ToolCall("call_00000000", "f", arguments),), "x") == tagged_calls(content)

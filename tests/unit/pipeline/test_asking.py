@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.asking import Desk, Reply, StopError
+from pipeline.billing import Bill, Verdict
 from pipeline.budget import Amount, Budget, Cap
 from pipeline.engines.openrouter import Answer
 from pipeline.ledger import Answered, Ledger, Request, State
@@ -147,3 +148,18 @@ def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> No
             await scribe.close()
 
     assert 19 == asyncio.run(work())
+
+
+def test_an_answer_that_cannot_be_judged_is_written_down_all_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumbling(_: Answered) -> tuple[Verdict, Bill]:
+        raise ZeroDivisionError("halves of nothing")
+
+    monkeypatch.setattr("pipeline.asking.judged", stumbling)
+    with pytest.raises(ZeroDivisionError):
+        ask(ledger, Provider())
+    monkeypatch.undo()
+
+    assert (State.ANSWERED, WORST.pico) == standing(ledger)
+    assert (State.SETTLED, False) == ((reply := ask(ledger, Provider())).entry.state, reply.sent)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.billing import Bill, Verdict, bill_of, completion_of, error_text, verdict_of
 from pipeline.ledger import Answered
@@ -118,3 +124,56 @@ def test_an_error_is_free_only_where_nothing_can_have_been_generated(status: int
 )
 def test_a_usage_beside_an_error_says_what_it_cost(status: int, usage: bytes, verdict: Verdict) -> None:
     assert verdict == verdict_of(error(status, b',"usage":{' + usage + b"}"))
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [
+            *(b'data: {"usage":{"cost":0.5,"prompt_tokens":1}}', b'data:{"usage":{"completion_tokens":2}}'),
+            *(
+                b'data: {"error":{"message":"no"},"usage":null}',
+                b': "usage"',
+                b'"usage"',
+                b"",
+                b"data: [DONE]",
+                b"\xff",
+            ),
+        ]
+    )
+)
+
+
+@given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n"]), st.binary(max_size=20))
+def test_the_usage_is_found_as_by_reading_every_line(lines: list[bytes], end: bytes, tail: bytes) -> None:
+    raw = b"data: x" + end + end.join(lines) + tail
+    usages = [
+        value["usage"]
+        for line in raw.splitlines()
+        if line.startswith(b"data:") and (value := object_in(line[5:])) and isinstance(value.get("usage"), dict)
+    ]
+    costed = [usage for usage in usages if "cost" in usage] or usages
+
+    expected = costed[-1] if costed else {}
+    bill = bill_of(raw)
+    assert (expected.get("prompt_tokens"), expected.get("completion_tokens")) == (
+        *(bill.prompt_tokens, bill.completion_tokens),
+    )
+
+
+def object_in(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def test_a_stream_that_names_its_usage_in_every_chunk_is_read_in_linear_time() -> None:
+    chunk = b'data: {"usage":{"completion_tokens":1,"cost":0.1}}\n\n'
+
+    started = time.process_time()
+    bill_of(chunk * 1000)
+    few = time.process_time() - started
+    bill_of(chunk * 10_000)
+
+    assert time.process_time() - started - few < 50 * max(few, 0.01)

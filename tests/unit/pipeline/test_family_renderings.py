@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from pipeline.formats.registry import open_format
 from pipeline.formats.tagged import TaggedFormat
 from pipeline.records import Json, JsonObject, Prompt, RefusedError
 
-FAMILIES = ("deepseek-r1", "deepseek-v3.1", "glm-4.7-flash", "glm-5", "qwen3", "qwen3.5")
+FAMILIES = ("deepseek-r1", "deepseek-v3.1", "glm-4.7", "glm-4.7-flash", "glm-5", "qwen3", "qwen3.5")
 
 RENDERERS: Mapping[str, tuple[str, str]] = {
     "deepseek-r1": ("renderers.deepseek_r1", "DeepSeekR1Renderer"),
+    "glm-4.5": ("renderers.glm45", "GLM45Renderer"),
+    "glm-4.7": ("renderers.glm5", "GLM5Renderer"),
     "glm-4.7-flash": ("renderers.glm5", "GLM5Renderer"),
     "glm-5": ("renderers.glm5", "GLM5Renderer"),
     "qwen3": ("renderers.qwen3", "Qwen3Renderer"),
@@ -95,6 +98,9 @@ CONVERSATIONS: Mapping[str, tuple[JsonObject, ...]] = {
 EXPLAINED: Mapping[tuple[str, str], str] = {
     ("deepseek-r1", "a late system message"): "the template joins system messages at the front, the package does not",
     ("deepseek-r1", "calls, an answer, calls again and an answer"): "the template puts a line feed between calls",
+    ("glm-4.5", "two calls and two results"): "the template puts a line feed before each call, also after text",
+    ("glm-4.5", "two calls in a row"): "the same",
+    ("glm-4.5", "calls, an answer, calls again and an answer"): "the same",
 }
 """Where the package differs from the model's own template, with which ours agrees."""
 
@@ -104,6 +110,7 @@ def label_of(prompt: Prompt) -> str:
     return next(label for label, messages in CONVERSATIONS.items() if messages == prompt.messages)
 
 
+@cache
 def family(name: str) -> Format:
     """The family on its real vocabulary, or a skip that says how to get it."""
     for named in filter(None, os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep)):

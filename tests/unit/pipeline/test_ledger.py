@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.budget import Amount
 from pipeline.ledger import (
     Answered,
     Entry,
@@ -235,7 +236,7 @@ def test_a_ledger_of_a_later_program_is_refused_by_number(tmp_path: Path) -> Non
         db.execute("PRAGMA user_version = 99")
     db.close()
 
-    with pytest.raises(LedgerError, match="has schema 99, this program knows 1"):
+    with pytest.raises(LedgerError, match="has schema 99, this program knows 2"):
         Ledger(path)
 
 
@@ -310,3 +311,35 @@ def test_nobody_is_told_to_take_another_ledger(ledger: Ledger) -> None:
         Ledger(ledger.path)
 
     assert "DRAFTER_GATE_STATE" not in str(caught.value)
+
+
+def test_what_a_run_and_a_day_used_counts_the_unsettled_at_their_worst(ledger: Ledger) -> None:
+    paid(ledger, request("a"), 12)
+    claimed(ledger, replace(request("b"), worst_tokens=500))
+    claimed(ledger, replace(request("c", run="run-2"), worst_tokens=7))
+    free = claimed(ledger, replace(request("d"), worst_tokens=900))
+    with ledger.transaction():
+        ledger.fail_free(free, "429")
+        found = ledger.used(run="run-1"), ledger.used(api="openrouter", today=True), ledger.used(api="emulator")
+
+    assert (Amount(112, 530, 2), Amount(212, 537, 3), Amount()) == found
+
+
+def test_a_ledger_of_the_first_schema_is_brought_up_and_keeps_all_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    first = Ledger(path, clock=lambda: NOON)
+    paid(first, request("a"), 12)
+    first.close()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE requests DROP COLUMN worst_tokens")
+        db.execute("PRAGMA user_version = 1")
+    before = listing(path)
+    second = Ledger(path, clock=lambda: NOON)
+    with second.transaction():
+        found = second.find("a")
+        used = second.used(run="run-1")
+    second.close()
+
+    assert Entry("a", 1, State.SETTLED, 100, 12, ANSWER) == found
+    assert Amount(12, 30, 1) == used
+    assert listing(path) == before

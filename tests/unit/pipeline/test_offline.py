@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.roundtrips import Trip, raw_of, true_fingerprint
 from harness.views import PROFILES
@@ -18,6 +20,7 @@ from pipeline.formats.parts import Parts
 from pipeline.formats.registry import ROOT, open_format
 from pipeline.jsonlines import line_of, object_of
 from pipeline.offline import dumped, rebuilt, rendered
+from pipeline.prompts import strict_object
 from pipeline.records import Prompt, RefusedError
 
 FORMAT = open_format("tiny-kimi")
@@ -141,10 +144,13 @@ def test_prompts_are_rendered_line_by_line() -> None:
         b'{"a": 1, "a": 2, "sse": "x\\":y"}',
         b'{"sse": "x" "y"}',
         b'{"sse": "\xff"}',
+        b'{"a\\\\": 1, "b": "\\":", "b": 2}',
+        b'{"a": "x\\":y", "a": ":"}',
+        b'{"sse": "data: [DONE]", "a": 1, "sse": "data: [DONE]"}',
     ],
     ids=[
         "top", "deep", "nan", "space", "tab", "backslash", "stream twice", "after a stream", "before a stream",
-        "two texts", "no utf-8",
+        "two texts", "no utf-8", "a backslash and a quotation", "a quotation", "whole streams",
     ],
 )  # fmt: skip
 def test_json_that_two_readers_might_read_differently_is_refused(raw: bytes) -> None:
@@ -167,14 +173,45 @@ def test_json_that_two_readers_might_read_differently_is_refused(raw: bytes) -> 
         (b'{"x\\"sse":"in","y":"}"}', {'x"sse': "in", "y": "}"}),
         (b'{"sse": "\\ud83d"}', {"sse": "\ud83d"}),
         (b'{"sse": "", "b": "\\"sse\\":"}', {"sse": "", "b": '"sse":'}),
+        (b'{"a": "\\"b\\":1, c: \\"d\\":2", "e:": ":"}', {"a": '"b":1, c: "d":2', "e:": ":"}),
+        (b'{"sse": "data: {\\"a\\":1}\\n\\ndata: [DONE]"}', {"sse": 'data: {"a":1}\n\ndata: [DONE]'}),
     ],
     ids=[
         "colon in text", "space", "half a pair", "nested", "stream", "stream before a key", "stream twice",
         "stream inside", "no stream", "a key that ends so", "half a pair in a stream", "empty stream",
+        "JSON in text", "whole stream",
     ],
 )  # fmt: skip
 def test_json_of_every_style_is_read(raw: bytes, expected: dict[str, Any]) -> None:
     assert expected == object_of(raw)
+
+
+WORDS = st.sampled_from(["a", "b\\", 'c"', ":", '":', '\\":', "sse", "data: [DONE]", "\ud83d", '"sse":"'])
+
+
+def written_object(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """An object as somebody may write it, a key twice or not."""
+    member = st.tuples(WORDS.map(json.dumps), st.sampled_from([":", ":", ":", ": ", " :", "\t: "]), values).map("".join)
+    return st.lists(member, max_size=4).map(lambda members: "{" + ", ".join(members) + "}")
+
+
+VALUES = st.recursive(
+    WORDS.map(json.dumps) | st.sampled_from(["1", "1.5", "18446744073709551616", "-1e300", "null", "[]"]),
+    lambda inner: written_object(inner) | st.lists(inner, max_size=3).map(lambda items: "[" + ",".join(items) + "]"),
+    max_leaves=6,
+)
+
+
+@given(written_object(VALUES))
+def test_the_fast_reader_reads_what_the_strict_one_reads_and_nothing_else(text: str) -> None:
+    assert outcome(strict_object, text.encode()) == outcome(object_of, text.encode())
+
+
+def outcome(read: Callable[[bytes], dict[str, Any]], raw: bytes) -> dict[str, Any] | None:
+    try:
+        return read(raw)
+    except RefusedError:
+        return None
 
 
 def test_half_a_surrogate_pair_in_an_id_is_written_as_an_escape() -> None:

@@ -19,7 +19,7 @@ from pipeline.generate_cli import job_of
 from pipeline.ledger import Answered, Ledger, Request
 from pipeline.manifest import Manifest
 from pipeline.money import pico
-from pipeline.plan import Plan
+from pipeline.plan import Caps, Plan
 from pipeline.records import Route, Sampling, ToolMode
 from pipeline.run import budget_of
 
@@ -134,3 +134,26 @@ def test_the_gate_is_told_what_the_run_in_the_folder_spent(
     manifest.write(plan.out, Manifest("mine", {}))
 
     assert (0, pico("0.5")) == (before, job_of(plan).spent_pico)
+
+
+def test_a_days_own_caps_hold_over_all_runs_through_the_same_api(plan: Plan, ledger: Ledger) -> None:
+    spend(ledger, "0.1", "another")
+    capped = replace(plan, caps=Caps(day_requests=2))
+    budget = budget_of(permit(Scope.CI), capped, ledger, "mine")
+    budget.reserve(Amount(1, 1, 1))
+
+    with pytest.raises(BudgetError, match="3 of 2 requests a UTC day"):
+        budget.reserve(Amount(1, 1, 1))
+
+
+def test_a_runs_tokens_are_capped_over_its_sessions(plan: Plan, ledger: Ledger) -> None:
+    with ledger.transaction():
+        ledger.claim(Request("r", "mine", PAID, "row", b"{}", 1, worst_tokens=900), lambda: None)
+    budget = budget_of(permit(), replace(plan, caps=Caps(tokens=1000)), ledger, "mine")
+
+    with pytest.raises(BudgetError, match="1001 of 1000 tokens a run"):
+        budget.reserve(Amount(1, 101, 1))
+
+
+def test_no_more_is_spent_than_the_key_has_left(plan: Plan, ledger: Ledger) -> None:
+    assert Decimal("0.05") == room(budget_of(permit(), plan, ledger, "mine", Decimal("0.05")))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.billing import Bill
 from pipeline.ledger import Answered, Entry, Ledger, Request, State
 from pipeline.ledger_file import LedgerError
 from pipeline.records import Route
@@ -171,3 +172,34 @@ def test_a_spilled_answer_is_read_in_for_its_own_attempt(tmp_path: Path) -> None
 
     assert [State.ANSWERED, State.RESERVED] == states
     assert not path.exists()
+
+
+def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: Ledger) -> None:
+    commits: list[str] = []
+    entry = claimed(ledger, request("a"))
+    ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+
+    async def keep() -> None:
+        scribe = Scribe(ledger)
+        await scribe.keep(entry, ANSWER, Bill(12_000_000, 10, 20))
+        await scribe.close()
+
+    asyncio.run(keep())
+
+    assert ["COMMIT"] == commits
+    with ledger.transaction():
+        assert Entry("a", 1, State.SETTLED, 100, 12_000_000, ANSWER) == ledger.find("a")
+
+
+def test_an_answer_without_a_price_is_written_and_stays_unsettled(ledger: Ledger) -> None:
+    entry = claimed(ledger, request("a"))
+
+    async def keep() -> None:
+        scribe = Scribe(ledger)
+        await scribe.keep(entry, ANSWER, Bill(None, 10, 20))
+        await scribe.close()
+
+    asyncio.run(keep())
+
+    with ledger.transaction():
+        assert Entry("a", 1, State.ANSWERED, 100, None, ANSWER) == ledger.find("a")

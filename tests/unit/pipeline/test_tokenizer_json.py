@@ -18,7 +18,7 @@ from pipeline.records import Reason, RefusedError
 from pipeline.tokenizer_json import GPT_OSS_SHA256, PATTERNS, load_tokenizer_json
 from pipeline.tokenizers import Tokenizer, TokenizerError
 
-PINNED = {**{folder: pin[2] for folder, pin in COUNTER_FOLDERS.items()}, "gpt-oss": GPT_OSS_SHA256}
+PINNED = {**{folder: packed.sha256 for folder, packed in COUNTER_FOLDERS.items()}, "gpt-oss": GPT_OSS_SHA256}
 NUMBER_PATTERN = next(pattern for stages, pattern in PATTERNS.items() if len(stages) == 1)
 
 

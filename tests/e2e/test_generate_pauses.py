@@ -1,0 +1,158 @@
+"""A run that goes wrong pauses itself: canaries, trips, the report, and how it goes on. Against a loopback emulator."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.emulator.rehearsal import World, byte_format, emulating, make_world, pool, prompt_line
+from harness.trips import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
+from pipeline.asking import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
+from pipeline.breaker import CANARIES, Sign
+from pipeline.eventlog import EVENTS
+from pipeline.formats.parts import Format
+from pipeline.money import pico
+from pipeline.plan import Watch
+from pipeline.summary import Summary
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
+    return byte_format(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def world(tmp_path: Path, fmt: Format) -> World:
+    made = make_world(tmp_path, fmt)
+    made.write_prompts(*(prompt_line(number) for number in range(ROWS)))
+    return made
+
+
+def turning(world: World, sign: Sign, after: int, watch: Watch | None = None) -> Summary:
+    """One session against a provider that turns bad after so many answers."""
+    answers = Turning(pool(world.fmt), bad_ids(sign, world.fmt), after)
+    with emulating(world, answers, faults(sign, answers)) as live:
+        return live.run(live.plan(watch=watch or Watch()))
+
+
+@pytest.mark.parametrize("sign", [sign for sign in SIGNS if sign is not Sign.COST])
+def test_canaries_that_are_bad_are_all_that_is_asked(sign: Sign, tmp_path: Path, fmt: Format) -> None:
+    found = measure(sign, tmp_path, fmt, good=0, rows=ROWS)
+
+    assert (str(sign), TRIPPED, CANARIES) == (found.tripped, found.summary.code, found.after_first)
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_a_provider_that_turns_bad_is_asked_no_more_than_the_canaries_and_those_in_flight(
+    sign: Sign, tmp_path: Path, fmt: Format
+) -> None:
+    found = measure(sign, tmp_path, fmt, good=100, rows=ROWS)
+
+    assert (TRIPPED, "paused") == (found.summary.code, found.summary.outcome)
+    assert 0 < found.after_first <= CANARIES + IN_FLIGHT
+
+
+def test_a_paused_run_says_what_tripped_which_rows_show_it_and_what_it_cost(world: World) -> None:
+    summary = turning(world, Sign.REFUSED, 0)
+
+    paused = json.loads((world.out / "manifest.json").read_text())["paused"]
+    assert ("refused", 31 / 60, 0.5, 60) == tuple(paused[name] for name in ("sign", "value", "limit", "window"))
+    assert set(paused["rows"]) <= {str(line["id"]) for line in world.quarantine()}
+    assert paused["spent_usd"] in str(summary.message)
+    assert "refused: 31 of the last 60 rows (52%, limit 50%)" in str(summary.message)
+
+
+def test_a_paused_run_goes_on_only_when_it_is_told_to(world: World) -> None:
+    first = turning(world, Sign.REFUSED, 0)
+    with emulating(world, pool(world.fmt)) as live:
+        with pytest.raises(StopError, match=r"paused by the breaker: refused: 31 of .*--resume.*--accept-trip") as stop:
+            live.run()
+        resumed = live.run(live.plan(watch=Watch(resume=True)))
+        again = live.run()
+
+    assert (TRIPPED, UNUSABLE) == (first.code, stop.value.code)
+    assert ("complete", ROWS - CANARIES, CANARIES) == (
+        *(resumed.outcome, resumed.rows["accepted"], resumed.rows["refused"]),
+    )
+    assert ("complete", 0) == (again.outcome, again.rows["asked"])
+
+
+def test_a_resumed_run_is_judged_again(world: World) -> None:
+    turning(world, Sign.REFUSED, 0)
+    second = turning(world, Sign.REFUSED, 0, Watch(resume=True))
+
+    assert (TRIPPED, CANARIES) == (second.code, second.rows["asked"])
+
+
+def test_a_trip_that_was_accepted_stops_nothing(world: World) -> None:
+    turning(world, Sign.REFUSED, 0)
+    second = turning(world, Sign.REFUSED, 0, Watch(accepted=frozenset({Sign.REFUSED, Sign.COST})))
+
+    assert ("complete", ROWS) == (second.outcome, second.rows["refused"])
+
+
+def test_a_pause_outlives_a_session_that_was_killed(world: World) -> None:
+    turning(world, Sign.REFUSED, 0)
+    manifest = world.out / "manifest.json"
+    document = json.loads(manifest.read_text())
+    document["sessions"][-1]["ended"] = None
+    manifest.write_text(json.dumps(document))
+    with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match="paused by the breaker"):
+        live.run()
+
+
+def test_the_event_log_tells_the_run_line_by_line(world: World) -> None:
+    turning(world, Sign.WRONG_PROVIDER, 40)
+    lines = [json.loads(line) for line in (world.out / EVENTS).read_text().splitlines()]
+    rows = [line for line in lines if line["event"] == "row"]
+
+    told = [line["event"] for line in lines if line["event"] != "row"]
+    assert ["started", "estimate", "canaries", "tripped", "ended"] == told
+    assert {"accepted", "refused"} == {line["fate"] for line in rows}
+    assert {"counted"} == {line["evidence"] for line in rows if line["fate"] == "accepted"}
+    assert {"wrong_provider"} == {line["reason"] for line in rows if line["fate"] == "refused"}
+    assert ("paused", TRIPPED) == (lines[-1]["outcome"], lines[-1]["exit"])
+
+
+def test_a_file_no_longer_than_the_canaries_is_asked_whole(world: World) -> None:
+    world.write_prompts(*(prompt_line(number) for number in range(10)))
+
+    assert 10 == turning(replace(world), Sign.LENGTH_CUT, 0).rows["asked"]
+
+
+def test_a_run_that_will_not_fit_its_budget_pauses_at_the_first_estimate(world: World) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        whole = replace(live, folder=world.folder).run(live.plan())
+    each = pico(str(whole.cost["usd"])) // ROWS
+    (tight := replace(world, folder=world.folder / "second")).folder.mkdir()
+    tight = make_world(tight.folder, world.fmt)
+    tight.write_prompts(*(prompt_line(number) for number in range(ROWS)))
+    budget = each * ROWS // 2
+    with emulating(tight, pool(world.fmt)) as live:
+        first = live.run(live.plan(budget_pico=budget))
+        second = live.run(live.plan(budget_pico=budget, watch=Watch(accepted=frozenset({Sign.BUDGET}))))
+
+    assert (TRIPPED, "budget") == (first.code, (first.paused or {}).get("sign"))
+    assert 50 <= first.rows["asked"] < 50 + 16
+    assert BUDGET_SPENT == second.code
+
+
+def test_an_estimate_is_given_from_what_the_route_has_cost_before(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with emulating(world, pool(world.fmt)) as live:
+        first = live.run(live.plan(limit=100))
+        second = live.run()
+    unknown, known = [line for line in capsys.readouterr().err.splitlines() if line.startswith("estimate")]
+
+    assert "estimate for 100 rows: not known: too few answers of this route are in the ledger" == unknown
+    assert known.startswith("estimate for 200 rows: $")
+    assert "from 100 measured answers" in known
+    low, high = (pico(part) for part in re.findall(r"\$([0-9.]+)", known))
+    assert low < pico(str(second.cost["usd"])) - pico(str(first.cost["usd"])) < high
