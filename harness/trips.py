@@ -20,7 +20,7 @@ from harness.emulator.faults import Faults
 from harness.emulator.rehearsal import World, byte_format, emulating, make_world, pool, prompt_line
 from pipeline.breaker import CANARIES, Sign
 from pipeline.formats.parts import Format
-from pipeline.records import Ids
+from pipeline.records import Ids, Sampling
 from pipeline.summary import Summary
 
 LARGE_RUN = 83_000
@@ -56,6 +56,7 @@ CHANGES: Mapping[Sign, Change] = {
     Sign.WRONG_PROVIDER: lambda body: body.replace(b'"provider":"Chutes"', b'"provider":"Another"'),
     Sign.ERROR: _cut,
     Sign.COST: _more(b"cost", 10),
+    Sign.OVERCHARGED: _more(b"cost", 10_000),
 }
 """What the wire shows once the provider turns bad; the others are bad answers of the model."""
 
@@ -116,7 +117,7 @@ def measure(sign: Sign, folder: Path, fmt: Format, *, good: int = GOOD, rows: in
     world.write_prompts(*(prompt_line(number) for number in range(rows)))
     turning = Turning(pool(fmt), bad_ids(sign, fmt), good)
     with emulating(world, turning, faults(sign, turning)) as live:
-        summary = live.run(live.plan(concurrency=IN_FLIGHT, budget_pico=10**15))
+        summary = live.run(live.plan(concurrency=IN_FLIGHT, budget_pico=10**15, sampling=Sampling(max_tokens=1024)))
     paused = summary.paused or {}
     return Measured(sign, summary, turning.asked - good, str(paused.get("sign")) if paused else None)
 

@@ -149,6 +149,7 @@ class Desk:
         if error.sent:
             self._budget.settle(worst, worst)
             await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, str(error))))
+            self._count_lost(str(error))
             return Reply(replace(entry, state=State.UNKNOWN, note=str(error)), sent=True)
         self._budget.settle(worst, Amount())
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
@@ -200,8 +201,8 @@ class Desk:
         self._lost_in_a_row += 1
         if self._lost_in_a_row >= MOST_LOST_IN_A_ROW:
             raise StopError(
-                f"{self._lost_in_a_row} requests in a row ended in errors that may be billed, the last with status"
-                f" {why}. Run the same command again later: nothing that was answered is asked again"
+                f"{self._lost_in_a_row} requests in a row ended in errors that may be billed, the last so:"
+                f" {why.rstrip('.')}. Run the same command again later: nothing that was answered is asked again"
             )
 
     async def _settled(self, entry: Entry, bill: Bill) -> Entry:
@@ -244,5 +245,8 @@ def _headers(answer: Answer) -> dict[str, Json]:
 
 
 def _used(bill: Bill, worst: Amount) -> Amount:
-    tokens = (bill.prompt_tokens or 0) + (bill.completion_tokens or 0)
-    return worst if bill.cost_pico is None else Amount(bill.cost_pico, tokens, 1)
+    if bill.cost_pico is None:
+        return worst
+    counted = bill.prompt_tokens is not None and bill.completion_tokens is not None
+    tokens = (bill.prompt_tokens or 0) + (bill.completion_tokens or 0) if counted else worst.tokens
+    return Amount(bill.cost_pico, tokens, 1)

@@ -1,7 +1,8 @@
 """The command line: one verb a job, each in its own module, imported only when it is the verb.
 
 Guarantees: an error of ours is one or two sentences on stderr, never a traceback. Exit status: 0 done, 1 the work could
-not be finished, 2 unusable arguments, 3 the gate is shut, 4 the budget is spent, 130 interrupted.
+not be finished, 2 unusable arguments, 3 the gate is shut, 4 the budget is spent, 5 the breaker
+paused the run, 130 interrupted.
 """
 
 from __future__ import annotations

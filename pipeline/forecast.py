@@ -64,21 +64,27 @@ def forecast(measured: Iterable[int], rows: int) -> Range | None:
 
 
 class Forecast:
-    """Watches what one session's answers cost. `rows` are those it has to ask, `budget` what it may spend."""
+    """Watches what one session's answers cost. `rows` are those without a row yet, `budget` what it may spend."""
 
     def __init__(self, rows: int, budget: int, *, ignored: bool = False) -> None:
-        self._rows = rows
+        self._left = rows
         self._budget = budget
         self._costs = Costs()
         self._due = max(LEAST, math.ceil(rows * SHARE))
         self._ignored = ignored
 
+    def skip(self) -> None:
+        """A row that was paid for before, or was never asked."""
+        self._left -= 1
+
     def see(self, pico: int) -> Trip | None:
-        """One more answer; the trip, at the row where the estimate is due, where the budget would not hold."""
+        """One more settled answer; the trip, where the estimate is due and the budget would not hold for the rest."""
         self._costs.add(pico)
-        if self._costs.n != self._due or self._ignored or self._due >= self._rows:
+        self._left -= 1
+        self._budget -= pico
+        if self._costs.n != self._due or self._ignored or self._left <= 0:
             return None
-        found = self._costs.range_for(self._rows)
+        found = self._costs.range_for(self._left)
         if found.low <= self._budget:
             return None
         spent = round(self._costs.mean * self._costs.n)

@@ -30,6 +30,7 @@ from pipeline.money import usd_text
 from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan
 from pipeline.prompts import RefusedLine
+from pipeline.quoting import quoted
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Completion, Prompt, Refusal, TokenRow
 from pipeline.run import Progress, Run, begin
@@ -40,6 +41,7 @@ from pipeline.watching import seen_of, trip_message
 
 # A resumed run passes over done rows without waiting for anything; signals are looked at this often.
 BREATH = 256
+MOST_OF_A_DETAIL = 600
 
 
 async def run_generation(
@@ -71,8 +73,9 @@ def _signals(run: Run) -> Iterator[None]:
     def interrupt() -> None:
         flying = run.budget.reserved.requests
         if run.stop.asked and task is not None:
-            sys.stderr.write(f"breaking off {flying} in flight\n")
-            task.cancel()
+            if not task.cancelling():  # a third Ctrl-C must not cancel the writing of what the second broke off
+                sys.stderr.write(f"breaking off {flying} in flight\n")
+                task.cancel()
         elif flying:
             sys.stderr.write(f"finishing {flying} in flight; press again to break off\n")
         run.stop.ask("interrupted: what was in flight has come in and is written", INTERRUPTED)
@@ -90,8 +93,8 @@ async def _ask_all(run: Run) -> None:
     run.stop.then.append(run.engine.close)
     batches = _batches(run)
     try:
-        await _crew(run, _first(batches, run.plan.watch.canaries))
-        if not run.stop.asked and (more := next(batches, None)) is not None:
+        more = await _ask_canaries(run, batches)
+        if more is not None:
             _judge_canaries(run)
             await _crew(run, chain([more], batches))
     except asyncio.CancelledError:
@@ -107,6 +110,18 @@ async def _crew(run: Run, batches: Iterator[list[Row]]) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(run.engine.workers):
             group.create_task(_work(run, batches))
+
+
+async def _ask_canaries(run: Run, batches: Iterator[list[Row]]) -> list[Row] | None:
+    """Ask until so many rows were really sent; the batch that comes after them, None where there is none.
+
+    What the ledger has already is no canary: it says nothing of how the provider does now.
+    """
+    while not run.stop.asked and (left := run.plan.watch.canaries - run.tally.asked) > 0:
+        if (more := next(batches, None)) is None:
+            return None
+        await _crew(run, _first(chain([more], batches), left))
+    return None if run.stop.asked else next(batches, None)
 
 
 def _first(batches: Iterator[list[Row]], rows: int) -> Iterator[list[Row]]:
@@ -209,7 +224,7 @@ def _take(run: Run, outcome: Outcome) -> None:
     prompt, answer, tally = outcome.row.prompt, outcome.answer, run.tally
     tally.asked += outcome.sent
     tally.from_ledger += not outcome.sent and outcome.fate is Fate.ANSWERED
-    tally.spent_pico = run.budget.used.pico
+    tally.spent_pico = tally.spent_before + run.budget.used.pico
     row: TokenRow | Refusal | None = None
     if outcome.fate is Fate.UNKNOWN:
         tally.lose(prompt.id)
@@ -231,7 +246,10 @@ def _tell(run: Run, outcome: Outcome, row: TokenRow | Refusal | None) -> None:
     run.events.write("row", id=outcome.row.prompt.id, fate=fate, usd=usd_text(outcome.pico), **said)
     if (seen := seen_of(outcome, row)) is not None:
         _pause(run, run.breaker.see(seen))
-        _pause(run, run.forecast.see(outcome.pico))
+    if seen is not None and outcome.cost is not None:
+        _pause(run, run.forecast.see(outcome.cost))
+    else:
+        run.forecast.skip()
 
 
 def _prove(run: Run, outcome: Outcome, completion: Completion) -> TokenRow | Refusal:
@@ -254,6 +272,9 @@ def _proven(run: Run, prompt: Prompt, completion: Completion) -> TokenRow | Refu
 
 
 def _refuse(run: Run, refused: Quarantined) -> None:
+    """A detail may hold a provider's own words (a model's name, a finish reason): no secret stands in what is kept."""
+    detail = quoted(refused.refusal.detail, MOST_OF_A_DETAIL)
+    refused = replace(refused, refusal=replace(refused.refusal, detail=detail))
     run.folder.refuse(refused)
     run.tally.refused += 1
     run.tally.first.setdefault(refused.refusal.reason, refused.refusal.detail)

@@ -108,6 +108,7 @@ def _limit(text: str) -> tuple[Sign, float]:
         sign, limit = Sign(name), float(number)
     except ValueError:
         limit = -1.0
-    if not 0 <= limit < math.inf:
+    most = math.inf if name == Sign.COST else 1.0
+    if name == Sign.BUDGET or not 0 <= limit <= most or limit == math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no limit: give SIGN=SHARE, as in {_limits()}")
     return sign, limit

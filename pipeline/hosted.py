@@ -29,6 +29,7 @@ from pipeline.throttle import Throttle
 
 # A provider that turns so many attempts in a row away is down: three rows at six attempts each.
 MOST_TURNED_AWAY_IN_A_ROW = 18
+RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
 
 class HostedEngine:
@@ -55,6 +56,8 @@ class HostedEngine:
         if wanted > self._endpoint.context_length:
             detail = f"prompt and max_tokens need {wanted} tokens, the endpoint takes {self._endpoint.context_length}"
             return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
+        if (unknown := unrendered_keys(row.prompt)) is not None:
+            return unknown
         return None if sampling.return_token_ids else special_text(fmt, row.prompt)
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
@@ -80,7 +83,8 @@ class HostedEngine:
         if raw is None or reply.entry.state is State.UNKNOWN:
             return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
         answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
-        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid)
+        cost = reply.entry.cost_pico
+        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
 
     async def _try(self, request: Request, worst: Amount) -> Reply:
         entered = await self._throttle.enter()
@@ -124,6 +128,16 @@ class HostedEngine:
         sent = (prompt.id, encode_body(body), worst.pico, prompt.dataset, worst.tokens)
         request = Request(key, self._run, plan.route, *sent)
         return request, worst
+
+
+def unrendered_keys(prompt: Prompt) -> Refusal | None:
+    """The refusal of a message key that would be sent and is not rendered: a provider may read it."""
+    for position, message in enumerate(prompt.messages):
+        for key, value in message.items():
+            if key not in RENDERED and value not in (None, [], {}, ""):
+                detail = f"message {position} has {key!r}, which would be sent and is not rendered"
+                return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
+    return None
 
 
 def _paid(reply: Reply) -> int:

@@ -171,11 +171,11 @@ class Sieve:
             return "weak_evidence"
         if cap is not None and self._taken[cap] >= self._policy.caps[cap]:
             return "over_cap"
-        if row_id in self._ids:
+        if (key := f"{dataset}\n{row_id}") in self._ids:
             return "repeated_id"
         if self._policy.dedup and not self._prompts.add(_prompt_key(batch, row)):
             return "duplicate_prompt"
-        self._ids.add(row_id)
+        self._ids.add(key)
         if cap is not None:
             self._taken[cap] += 1
         return ""

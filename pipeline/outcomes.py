@@ -37,7 +37,8 @@ class Row:
 class Outcome:
     """What one row came to: a completion or a refusal where answered; `request` is its identity in the ledger.
 
-    `pico`: what it cost in pico-dollars, in the worst case where that is not known.
+    `pico`: what it cost in pico-dollars, in the worst case where that is not known; `cost` is None there. `worst_pico`
+    is the most that it could cost at the listed price.
     """
 
     row: Row
@@ -46,6 +47,8 @@ class Outcome:
     request: str | None = None
     sent: bool = True
     pico: int = 0
+    cost: int | None = None
+    worst_pico: int = 0
 
 
 def guarded(make: Callable[[], T]) -> T | Refusal:

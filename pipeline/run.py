@@ -140,6 +140,8 @@ def _run(stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, 
     tally = _tally(plan, scope)
     rows = max(tally.lines - len(folder), 0)
     left = budget_left(permit, plan, ledger, manifest.run)
+    with ledger.transaction():
+        tally.spent_pico = tally.spent_before = ledger.spent(run=manifest.run)
     events.write("estimate", rows=rows, budget_usd=usd_text(left), text=_estimate(plan, ledger, rows))
     forecast = Forecast(rows, left, ignored=Sign.BUDGET in plan.watch.accepted)
     given = (plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, breaker, events, forecast)

@@ -30,6 +30,7 @@ class Tally:
     refused: int = 0
     spent_pico: int = 0
     budget_pico: int = 0
+    spent_before: int = 0
     first: dict[str, str] = field(default_factory=dict)
 
     MOST_UNKNOWN_NAMED = 20

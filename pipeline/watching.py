@@ -17,15 +17,21 @@ CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
 def seen_of(outcome: Outcome, row: TokenRow | Refusal | None) -> Seen | None:
-    """What the breaker is shown; None for a row that was turned away free of charge, or never asked."""
+    """What the breaker is shown; None for a row that was turned away free of charge, or not asked in this session.
+
+    An answer found in the ledger says nothing of how the provider does now: a run that was killed would for ever pause
+    on what the kill itself had left.
+    """
     prompt = outcome.row.prompt
-    if outcome.fate is Fate.AGAIN or outcome.request is None:
+    if outcome.fate is Fate.AGAIN or outcome.request is None or not outcome.sent:
         return None
     signs = frozenset(_signs(outcome, row))
-    return Seen(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico)
+    return Seen(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
 
 
 def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
+    if outcome.cost is not None and outcome.cost > outcome.worst_pico:
+        yield Sign.OVERCHARGED
     if outcome.fate is Fate.UNKNOWN:
         yield from (Sign.ERROR, Sign.REFUSED)
     if isinstance(row, Refusal):

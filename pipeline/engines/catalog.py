@@ -74,8 +74,14 @@ async def fetch_key(client: OpenRouter) -> KeyLimits:
     return KeyLimits(
         usage_usd=_usd(data.get("usage"), "/key"),
         limit_usd=_optional_usd(data.get("limit"), "/key"),
-        remaining_usd=_optional_usd(data.get("limit_remaining"), "/key"),
+        remaining_usd=_remaining(data.get("limit_remaining")),
     )
+
+
+def _remaining(value: Json) -> Decimal | None:
+    """A key that was overdrawn has nothing left."""
+    overdrawn = isinstance(value, int | float) and not isinstance(value, bool) and value < 0
+    return Decimal(0) if overdrawn else _optional_usd(value, "/key")
 
 
 async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.emulator.rehearsal import World, byte_format, emulating, make_world, pool, prompt_line
+from harness.emulator.faults import Faults
+from harness.emulator.rehearsal import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
 from harness.trips import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
 from pipeline.asking import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
 from pipeline.breaker import CANARIES, Sign
@@ -62,16 +65,16 @@ def test_a_paused_run_says_what_tripped_which_rows_show_it_and_what_it_cost(worl
     summary = turning(world, Sign.REFUSED, 0)
 
     paused = json.loads((world.out / "manifest.json").read_text())["paused"]
-    assert ("refused", 31 / 60, 0.5, 60) == tuple(paused[name] for name in ("sign", "value", "limit", "window"))
+    assert ("refused", 28 / 30, 0.9, 30) == tuple(paused[name] for name in ("sign", "value", "limit", "window"))
     assert set(paused["rows"]) <= {str(line["id"]) for line in world.quarantine()}
     assert paused["spent_usd"] in str(summary.message)
-    assert "refused: 31 of the last 60 rows (52%, limit 50%)" in str(summary.message)
+    assert "refused: 28 of the last 30 rows (93%, limit 90%)" in str(summary.message)
 
 
 def test_a_paused_run_goes_on_only_when_it_is_told_to(world: World) -> None:
     first = turning(world, Sign.REFUSED, 0)
     with emulating(world, pool(world.fmt)) as live:
-        with pytest.raises(StopError, match=r"paused by the breaker: refused: 31 of .*--resume.*--accept-trip") as stop:
+        with pytest.raises(StopError, match=r"paused by the breaker: refused: 28 of .*--resume.*--accept-trip") as stop:
             live.run()
         resumed = live.run(live.plan(watch=Watch(resume=True)))
         again = live.run()
@@ -156,3 +159,54 @@ def test_an_estimate_is_given_from_what_the_route_has_cost_before(
     assert "from 100 measured answers" in known
     low, high = (pico(part) for part in re.findall(r"\$([0-9.]+)", known))
     assert low < pico(str(second.cost["usd"])) - pico(str(first.cost["usd"])) < high
+
+
+def test_a_killed_run_goes_on_and_does_not_pause_on_what_the_kill_left(world: World) -> None:
+    """Requests that were in flight when it was killed are unknown in the ledger: no sign of how the provider does."""
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.3, at={60: signal.SIGINT}, again_after=0.05)
+    with emulating(world, slow) as live:
+        first = live.run(live.plan(concurrency=16))
+        slow.at.clear()
+        slow.seconds = 0.0
+        second = live.run()
+
+    assert 130 == first.code
+    assert 0 < second.rows["unknown"] <= 16
+    assert (1, "incomplete", ROWS) == (second.code, second.outcome, second.rows["accepted"] + second.rows["unknown"])
+
+
+def test_an_answer_that_costs_more_than_it_can_pauses_the_run_at_once(world: World) -> None:
+    async def dear(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in body:
+            yield re.sub(rb'"cost":[0-9.e-]+', b'"cost":0.5', part)
+
+    with emulating(world, pool(world.fmt), Faults(body=dear)) as live:
+        summary = live.run(live.plan(budget_pico=pico(100)))
+
+    assert (TRIPPED, "overcharged") == (summary.code, (summary.paused or {}).get("sign"))
+    assert summary.rows["asked"] <= 16
+
+
+def test_a_message_key_that_is_sent_and_not_rendered_is_refused_before_it_is_asked(world: World) -> None:
+    odd = {"id": "odd", "messages": [{"role": "user", "content": "Hi", "partial": True}]}
+    world.write_prompts(prompt_line(1), json.dumps(odd))
+    with emulating(world, pool(world.fmt)) as live:
+        summary = live.run()
+
+    (line,) = world.quarantine()
+    assert ("odd", "prompt_unsupported", 1) == (line["id"], line["reason"], summary.rows["asked"])
+
+
+def test_a_secret_in_a_providers_own_words_stands_in_no_quarantine(world: World) -> None:
+    planted = "sk-or-" + "v1-" + "0123456789abcdef" * 4
+
+    async def leaking(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in body:
+            yield part.replace(b'"provider":"Chutes"', f'"provider":"Chutes {planted}"'.encode())
+
+    with emulating(world, pool(world.fmt), Faults(body=leaking)) as live:
+        summary = live.run()
+
+    assert {"wrong_provider"} == {line["reason"] for line in world.quarantine()}
+    assert planted not in str(world.quarantine()) + str(summary)
+    assert planted not in (world.out / EVENTS).read_text() + (world.out / "manifest.json").read_text()

@@ -38,8 +38,17 @@ def test_a_budget_that_will_not_hold_is_said_once_when_a_hundredth_is_asked(rows
     trips = [(number, trip) for number, trip in enumerate(found, 1) if trip is not None]
 
     assert [due] == [number for number, _ in trips]
-    assert (Sign.BUDGET, rows * 10, rows * 10 - 1) == (trips[0][1].sign, trips[0][1].value, trips[0][1].limit)
+    rest = (rows - due) * 10
+    assert (Sign.BUDGET, rest, rest - 1) == (trips[0][1].sign, trips[0][1].value, trips[0][1].limit)
     assert "as the first" in trips[0][1].sentence
+
+
+def test_rows_that_were_paid_for_before_cost_nothing_more() -> None:
+    watch = Forecast(1000, budget=1000)
+    for _ in range(900):
+        watch.skip()
+
+    assert not any(watch.see(10) for _ in range(100))
 
 
 def test_a_budget_that_may_hold_is_left_alone() -> None:
