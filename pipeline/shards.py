@@ -165,6 +165,8 @@ class ShardFolder:
             shard = _described(path)
             if shard.file != f"shard-{len(self.shards):05d}.parquet":
                 raise ShardError(f"{path}: shard-{len(self.shards):05d}.parquet is missing before it. Put it back")
+            if (other := _run_of(path)) != (mine := (self._schema.metadata or {}).get(b"run")):
+                raise ShardError(f"{path} is of run {other!r}, this folder of {mine!r}. Move it away")
             for row_id in _column(path, "id").to_pylist():
                 if not self._done.add(f"id {row_id}"):
                     raise ShardError(f"{path}: row {row_id!r} stands in an earlier shard too")
@@ -184,6 +186,10 @@ def _described(path: Path) -> Shard:
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
     return Shard(path.name, sha256, rows, prompt, output, dict(evidence))
+
+
+def _run_of(path: Path) -> bytes | None:
+    return (pq.read_schema(path).metadata or {}).get(b"run")
 
 
 def _column(path: Path, name: str) -> pa.ChunkedArray:

@@ -148,6 +148,14 @@ def test_a_prompt_is_kept_once_where_that_is_asked(tmp_path: Path) -> None:
     assert [("p#2", "duplicate_prompt")] == aside(tmp_path / "set")
 
 
+def test_two_datasets_may_use_the_same_id(tmp_path: Path) -> None:
+    given = [run(tmp_path / "one", [("a", "B1", IDS)]), run(tmp_path / "two", [("a", "B2", IDS)])]
+
+    merged(given)
+
+    assert (["a", "a"], []) == (ids(tmp_path / "set"), aside(tmp_path / "set"))
+
+
 def test_an_id_stands_once(tmp_path: Path) -> None:
     given = [run(tmp_path / "one", [("a", "B1", IDS)]), run(tmp_path / "two", [("a", "B1", IDS), ("b", "B1", IDS)])]
 

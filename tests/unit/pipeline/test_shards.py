@@ -255,3 +255,14 @@ def test_the_tree_at_the_start_and_at_the_end_is_compared(tmp_path: Path) -> Non
 
     assert [True, False, None] == [session["tree_unchanged"] for session in written["sessions"]]
     assert "not finished" in written["sessions"][2]["outcome"]
+
+
+def test_a_shard_of_another_run_is_not_counted_as_this_runs(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        other = ShardFolder(tmp_path / name, route="emulator/chutes", metadata={"run": name})
+        other.accept(TokenRow(name, (1,), (2,), (), Evidence.COUNTED, ""), "B1")
+        other.flush()
+    (tmp_path / "two" / "shard-00000.parquet").replace(tmp_path / "one" / "shard-00001.parquet")
+
+    with pytest.raises(ShardError, match=r"shard-00001\.parquet is of run b'two', this folder of b'one'"):
+        ShardFolder(tmp_path / "one", route="emulator/chutes", metadata={"run": "one"})
