@@ -80,7 +80,7 @@ def learned_from(
     names = dict.fromkeys(model.format for one in exchanges if (model := model_of(one.model)) is not None)
     formats = formats_on({name: open_format(name, tokenizer) for name in names})
     found = harvest(exchanges, formats)
-    return learn(found.answers), [*found.said()]
+    return learn(found), [*found.said()]
 
 
 def as_asked(learned: LearnedFingerprint, asked: Sequence[str]) -> Fingerprint:

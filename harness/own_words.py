@@ -62,10 +62,10 @@ def arguments_of(number: int) -> str:
     return json.dumps({"b": words(number), "a": [number, number + 1, number + 2]})
 
 
-def call_ids(number: int, arguments: str, identity: str = "functions.seek:0") -> Ids:
+def call_ids(number: int, arguments: str, identity: str = "functions.seek:0", *, text: str | None = None) -> Ids:
     ids = FORMAT.tool_markers()
     body: Sequence[str | int] = (
-        words(number),
+        words(number) if text is None else text,
         ids["<|tool_calls_section_begin|>"],
         ids["<|tool_call_begin|>"],
         identity,
@@ -107,6 +107,24 @@ def spaced_ids(number: int) -> Ids:
     return thought_ids(f"\n\n{words(number)}", f"\n\n{words(number + 1)}")
 
 
+def edged_ids(number: int) -> Ids:
+    """An answer with white space at both ends of its thinking and of its content; that at the ends costs no token."""
+    return thought_ids(f"\n\n{words(number)}\n", f"\n\n{words(number + 1)}\n")
+
+
+def edited(one: Mapping[str, Json], **fields: Json) -> dict[str, Json]:
+    """The same exchange of one body, with these fields of its message instead."""
+    body = json.loads(str(one["body"]))
+    body["choices"][0]["message"].update(fields)
+    return {**one, "body": json.dumps(body)}
+
+
+def message_of(one: Mapping[str, Json]) -> dict[str, Json]:
+    """The message of an exchange of one body."""
+    message: dict[str, Json] = json.loads(str(one["body"]))["choices"][0]["message"]
+    return message
+
+
 def split_one(ids: Ids) -> Ids:
     """The same bytes in one token more."""
     found = resplit(TOKENIZER, ids, Random(7), same_count=False)
@@ -125,7 +143,7 @@ def with_count(one: Mapping[str, Json], more: int) -> dict[str, Json]:
 
 def learned(lines: Iterable[Mapping[str, Json]]) -> LearnedFingerprint:
     """The one fingerprint that these lines give."""
-    (only,) = learn(harvest(map(exchange_of, lines), FORMATS).answers)
+    (only,) = learn(harvest(map(exchange_of, lines), FORMATS))
     return only
 
 

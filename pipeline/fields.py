@@ -59,6 +59,21 @@ def as_text(holder: JsonObject, key: str) -> str | None:
     return value
 
 
+def stopped_by(choice: JsonObject) -> str | int | None:
+    """What ended the answer: a stop text or a token's id, as `stop_reason` (vLLM) or `matched_stop` (SGLang)."""
+    found: str | int | None = None
+    for key in ("stop_reason", "matched_stop"):
+        value = choice.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise malformed(f"{key} is {kind(value)}, neither text nor an id", key)
+        if found is not None and found != value:
+            raise RefusedError(Reason.FINISH_CONTRADICTS, "stop_reason and matched_stop differ", field=key)
+        found = value
+    return found
+
+
 def reasoning_of(message: JsonObject) -> str | None:
     """The reasoning of a message or delta, under any of its three names; two that differ are refused.
 

@@ -57,7 +57,7 @@ def run_fingerprint(args: argparse.Namespace) -> int:
     """Learn from the file and print. Raises ExchangesError, FormatError, TokenizerError."""
     formats = formats_on(_opened(args.tokenizer))
     found = harvest_of_file(args.exchanges, formats)
-    learned = learn(found.answers)
+    learned = learn(found)
     if args.json:
         sys.stdout.buffer.writelines(line_of(line) for one in learned for line in one.lines())
         sys.stdout.buffer.flush()

@@ -19,7 +19,7 @@ from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, Refu
 from pipeline.routes import Fingerprint, fingerprint_of
 from pipeline.wire import completion_of_body, completion_of_sse
 
-ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens"})
+ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens", "stop"})
 
 
 def rebuilt(
@@ -74,7 +74,7 @@ def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *
     prompt = prompt_of({**_without_nulls(asked), "id": line.get("id")})
     completion = _completion(line)
     fingerprint = None if completion.token_ids is not None else fingerprint_of(completion, known)
-    limit = Asked(max_tokens=_max_tokens(line))
+    limit = Asked(max_tokens=_max_tokens(line), stop=_stop(line))
     row = reconstruct(prompt, completion, fmt, fingerprint, limit)
     if not isinstance(row, TokenRow):
         return _refused(prompt.id, row)
@@ -97,6 +97,16 @@ def _completion(line: JsonObject) -> Completion:
     if not isinstance(sse, str):
         raise RefusedError(Reason.MALFORMED_INPUT, "sse must be the stream's raw text", field="sse")
     return completion_of_sse(sse)
+
+
+def _stop(line: JsonObject) -> bool:
+    """Whether stop texts were asked for."""
+    value = line.get("stop")
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(text, str) for text in value)):
+        return bool(value)
+    if value is None:
+        return False
+    raise RefusedError(Reason.MALFORMED_INPUT, "stop must be a text or a list of texts", field="stop")
 
 
 def _max_tokens(line: JsonObject) -> int | None:

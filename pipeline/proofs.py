@@ -28,8 +28,11 @@ from pipeline.readings import (
     Reading,
     counted,
     end_trait,
+    is_counted,
     readings,
     require_text_evidence,
+    require_told_thinking,
+    says_stop,
     shows_close,
     texts,
     texts_of,
@@ -38,7 +41,7 @@ from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind
 from pipeline.repeats import is_cumulative
 from pipeline.routes import TraitName
 from pipeline.same_calls import require_same_calls
-from pipeline.streamed import require_boundaries, require_sent_once, require_whole_end
+from pipeline.streamed import require_boundaries, require_sent_once, require_whole_ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,7 @@ def by_deltas(case: Case) -> Proof | None:
     for parts, ids in _delta_layouts(case, *shown):
         if counted(case, parts, len(ids)) == total:
             _require_limit(case, parts, total)
+            require_told_thinking(case, reasoning=bool(shown[0]), first="".join(shown[1]) or None)
             untold = case.opener is Opener.MODEL and parts.reasoning is not None
             evidence = Evidence.COUNTED if untold else Evidence.STREAM_DELTAS
             return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), evidence)
@@ -274,7 +278,7 @@ def by_counts(case: Case) -> Proof:
     if case.trait(TraitName.COUNT_NATIVE) is not True:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
     total = _completion_tokens(case)
-    require_whole_end(case)
+    require_whole_ends(case)
     found = readings(case)
     closing = [reading for reading in found if reading.count == total]
     if len(closing) != 1:
@@ -287,6 +291,8 @@ def by_counts(case: Case) -> Proof:
         raise RefusedError(Reason.LEAKED_CONTROL, message, field="content", char_offset=at)
     if reading.unseen:
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "only the count tells of a <think> or </think>", field="content")
+    first = next(iter(reading.parts.body), None)
+    require_told_thinking(case, reasoning=bool(reading.parts.reasoning), first=first)
     _require_limit(case, reading.parts, total)
     _require_no_mixed_marker(case, reading, total)
     require_sent_once(case, total)
@@ -304,6 +310,7 @@ def _completion_tokens(case: Case) -> int:
 def _require_limit(case: Case, parts: Parts, total: int) -> None:
     """A cut is at max_tokens, nothing is past it, and a stop at just max_tokens leaves an uncounted end token open."""
     if case.max_tokens is None:
+        _require_told_end(case, parts)
         return
     if total > case.max_tokens or (not case.ended and total != case.max_tokens):
         message = f"{total} tokens, the limit is {case.max_tokens}, finish_reason {case.completion.finish_reason}"
@@ -312,6 +319,13 @@ def _require_limit(case: Case, parts: Parts, total: int) -> None:
         raise RefusedError(
             Reason.AMBIGUOUS_LAYOUT, f"stopped at just the limit of {total} tokens", field="finish_reason"
         )
+
+
+def _require_told_end(case: Case, parts: Parts) -> None:
+    """Where no count tells of the end token, a cut that calls itself a stop is seen by the limit or natively."""
+    if case.ended and not says_stop(case.completion) and not is_counted(case, end_trait(parts)):
+        message = "the end token is not counted; neither a native_finish_reason that says stop nor max_tokens is known"
+        raise RefusedError(Reason.FINISH_UNKNOWN, message, field="native_finish_reason")
 
 
 def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:

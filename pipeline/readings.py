@@ -6,7 +6,6 @@ between readings is the proof's work, and two that close are a Refusal.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,11 +24,12 @@ from pipeline.formats.parts import (
     tag_names,
 )
 from pipeline.places import in_answer
+from pipeline.plain_calls import require_own_words
 from pipeline.records import Completion, Delta, Ids, Prompt, Reason, RefusedError
 from pipeline.routes import Fingerprint, TraitName
 from pipeline.tokenizers import Tokenizer, TokenizerError
 
-_STOPPED = {None, "stop", "completed", "end_turn", "eos", "stop_sequence"}
+_STOPPED = {None, "stop", "completed", "end_turn", "eos"}
 _CUT = {None, "length", "max_tokens", "max_output_tokens"}
 
 
@@ -84,8 +84,27 @@ def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT00
     return known is not None and known.proven(TraitName.UNCLOSED) == "reasoning"
 
 
+def require_told_thinking(case: Case, *, reasoning: bool, first: str | int | None) -> None:
+    """Where think tokens are not counted, only text on both sides tells that the thinking was closed.
+
+    `first` is what the body begins with: a tool section ends a thinking that was never closed.
+    """
+    if case.opener is Opener.NOBODY or is_counted(case, TraitName.THINK_CLOSE_COUNTED):
+        return
+    told = isinstance(first, str) and not first.startswith(tuple(case.fmt.tool_markers()))
+    if not reasoning or not told:
+        message = "no count tells of <think> or </think> on this route, and the text does not either"
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="content")
+
+
 def ended(completion: Completion) -> bool:
-    """Whether the answer says that its end token was emitted; refused where its two finish reasons disagree."""
+    """Whether the answer says that its end token was emitted; refused where its two finish reasons disagree.
+
+    A stop text ends an answer without that token.
+    """
+    if isinstance(completion.stopped_by, str):
+        message = f"the stop text {completion.stopped_by[:40]!r} ended the answer, not its end token"
+        raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="stop_reason")
     finish, native = completion.finish_reason, completion.native_finish_reason
     lowered = native.lower() if native else None
     if finish == "stop" and lowered in _STOPPED:
@@ -99,6 +118,12 @@ def ended(completion: Completion) -> bool:
     if finish in ("stop", "tool_calls", "length"):
         raise RefusedError(Reason.FINISH_CONTRADICTS, f"finish_reason {finish}, native {native}", field="finish_reason")
     raise RefusedError(Reason.FINISH_UNKNOWN, f"finish_reason {finish}, native {native}", field="finish_reason")
+
+
+def says_stop(completion: Completion) -> bool:
+    """Whether the provider's own finish reason came, and says that the answer ended."""
+    native = completion.native_finish_reason
+    return native is not None and native.lower() in _STOPPED
 
 
 def _refuse_lost_calls(completion: Completion, *, expected: bool) -> None:
@@ -302,12 +327,11 @@ def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
     if not markers.keys() >= set(_MARKER_ORDER):
         message = f"parsed calls of {case.fmt.name} do not say how the model wrote them"
         raise RefusedError(Reason.STRUCTURED_CALLS, message, field="tool_calls")
+    require_own_words(case.completion.tool_calls)
     begin, end, call, argument, stop = (markers[name] for name in _MARKER_ORDER)
     body: list[str | int] = [content] if content else []
     body.append(begin)
     for one in case.completion.tool_calls:
-        _require_matching_name(one.id, one.name)
-        _require_whole_arguments(one.arguments)
         body += [piece for piece in (call, one.id, argument, one.arguments, stop) if piece != ""]
     return (*body, end)
 
@@ -319,24 +343,6 @@ _MARKER_ORDER: Sequence[str] = (
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
 )
-
-
-def _require_matching_name(identity: str, name: str) -> None:
-    if re.fullmatch(r"functions\." + re.escape(name) + r":\d+", identity) is None:
-        message = f"id {identity!r} is not functions.{name}:INDEX"
-        raise RefusedError(Reason.STRUCTURED_CALLS, message, field="tool_calls")
-
-
-def _require_whole_arguments(text: str) -> None:
-    """Arguments that are no JSON object were cut: the finish reason `tool_calls` hides a cut on some routes."""
-    try:
-        whole = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        whole = False
-    if not whole:
-        raise RefusedError(
-            Reason.FINISH_CONTRADICTS, f"arguments {text[-40:]!r} are no whole object", field="tool_calls"
-        )
 
 
 def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
@@ -365,14 +371,14 @@ def counted(case: Case, parts: Parts, emitted: int) -> int:
     if not emitted and (parts.ended or parts.think_closed or parts.body):
         return -1
     unseen = hidden(case.fmt, case.opener, parts)
-    if unseen and _is_counted(case, TraitName.THINK_CLOSE_COUNTED):
+    if unseen and is_counted(case, TraitName.THINK_CLOSE_COUNTED):
         unseen = 0
     if parts.ended:
-        unseen += not _is_counted(case, end_trait(parts))
+        unseen += not is_counted(case, end_trait(parts))
     return emitted - unseen
 
 
-def _is_counted(case: Case, name: TraitName) -> bool:
+def is_counted(case: Case, name: TraitName) -> bool:
     """What the trait says; a route was seen to count in a third way where it is neither true nor false."""
     value = case.trait(name)
     if not isinstance(value, bool):

@@ -19,11 +19,15 @@ from pipeline.routes import Fingerprint, TraitName, is_model
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, where the caller knows it: an answer from elsewhere is refused."""
+    """What was asked for, where the caller knows it: an answer from elsewhere is refused.
+
+    `stop`: texts were named at which the answer ends without its end token.
+    """
 
     provider: str | None = None
     model: str | None = None
     max_tokens: int | None = None
+    stop: bool = False
 
 
 def reconstruct(
@@ -50,7 +54,10 @@ def _row(
     fmt = _as_served(fmt, completion, fingerprint)
     prompt_ids = rendered(fmt, prompt)
     case = Case(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
+    if case.ended and asked.stop:
+        raise RefusedError(Reason.FINISH_UNKNOWN, "a stop text was asked for, and may have ended it", field="stop")
     proof = _proof(case)
+    _require_same_stop(case, proof.ids)
     served = _served_prompt(case, prompt_ids)
     return TokenRow(prompt.id, served, proof.ids, proof.spans, proof.evidence, proof.detail)
 
@@ -61,6 +68,14 @@ def _require_route(completion: Completion, asked: Asked) -> None:
         raise RefusedError(Reason.WRONG_PROVIDER, message, field="provider")
     if asked.model is not None and completion.model is not None and not is_model(asked.model, completion.model):
         raise RefusedError(Reason.WRONG_MODEL, f"{completion.model} answered, {asked.model} was asked", field="model")
+
+
+def _require_same_stop(case: Case, ids: Ids) -> None:
+    """An end token that the answer names is the one that the ids end with."""
+    told = case.completion.stopped_by
+    if told is not None and (not case.ended or ids[-1:] != (told,)):
+        message = f"the answer says that {told} stopped it, the ids end with {ids[-1:]}"
+        raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="stop_reason")
 
 
 def _as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | None) -> Format:

@@ -74,7 +74,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.STREAM_CUT: "the stream ended before its finish reason or its [DONE]",
     Reason.STREAM_INCONSISTENT: "the stream's chunks contradict each other (two generations, a repeated text)",
     Reason.FINISH_UNKNOWN: "the finish reason is absent or not one that says how the answer ended",
-    Reason.FINISH_CONTRADICTS: "finish_reason and native_finish_reason, or the token limit, disagree about a cut",
+    Reason.FINISH_CONTRADICTS: "finish_reason, the native one, the stop reason or the limit disagree about the end",
     Reason.WRONG_PROVIDER: "another provider answered than the one pinned",
     Reason.WRONG_MODEL: "another model answered than the one asked",
     Reason.ROUTE_UNPROVEN: "no fingerprint of this route proves a trait that the proof needs",
@@ -188,7 +188,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What one API call returned. `deltas` is None where it was no stream; `ids_from` says where ids stood."""
+    """What one API call returned. `deltas` is None where it was no stream; `ids_from` says where ids stood.
+
+    `stopped_by` is what engines say that ended the answer: a stop text, or the id of an end token.
+    """
 
     reasoning: str | None
     content: str | None
@@ -204,6 +207,7 @@ class Completion:
     token_ids: Ids | None = None
     ids_from: tuple[str, ...] = ()
     deltas: tuple[Delta, ...] | None = None
+    stopped_by: str | int | None = None
 
 
 class SpanKind(StrEnum):

@@ -26,6 +26,7 @@ from pipeline.fields import (
     reasoning_of,
     require_all_read,
     require_no_error,
+    stopped_by,
     usage_of,
 )
 from pipeline.frames import Frames, TextField
@@ -93,6 +94,7 @@ class _Stream:
     deltas: list[Delta] = field(default_factory=list)
     calls: Calls = field(default_factory=Calls)
     once: dict[str, str] = field(default_factory=dict)
+    stopped_by: str | int | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list)
     returned: ReturnedIds = field(default_factory=ReturnedIds)
     usage: Usage | None = None
@@ -150,11 +152,19 @@ class _Stream:
         finished = "finish_reason" in self.once
         for key in ("finish_reason", "native_finish_reason"):
             self._set_once(key, as_text(choice, key))
+        self._set_stopped_by(stopped_by(choice))
         self.returned.add_choice(choice)
         self.logprobs.extend(logprobs_of(choice.get("logprobs")) or ())
         self._add_delta(as_object(choice.get("delta") or {}, "delta"), finished=finished)
         if (message := choice.get("message")) is not None:
             self._require_said(as_object(message, "message"))
+
+    def _set_stopped_by(self, value: str | int | None) -> None:
+        if value is None:
+            return
+        if self.stopped_by not in (None, value):
+            raise _inconsistent(f"what stopped the answer changes from {self.stopped_by} to {value}", "stop_reason")
+        self.stopped_by = value
 
     def _add_delta(self, delta: dict[str, Json], *, finished: bool) -> None:
         require_all_read(delta)
@@ -230,4 +240,5 @@ class _Stream:
             token_ids=self.returned.token_ids(),
             ids_from=self.returned.places,
             deltas=tuple(self.deltas),
+            stopped_by=self.stopped_by,
         )

@@ -19,6 +19,7 @@ from pipeline.fields import (
     reasoning_of,
     require_all_read,
     require_no_error,
+    stopped_by,
     tool_call_of,
     usage_of,
 )
@@ -58,6 +59,7 @@ def completion_of_body(body: Json) -> Completion:
         prompt_ids=returned.prompt_ids(),
         token_ids=returned.token_ids(),
         ids_from=returned.places,
+        stopped_by=stopped_by(choice),
     )
 
 

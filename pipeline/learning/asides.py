@@ -95,7 +95,7 @@ def begin_name(tokenizer: Tokenizer) -> str | None:
 
 
 _SAME_FINISH: Mapping[str, frozenset[str]] = {
-    "stop": frozenset({"stop", "completed", "end_turn", "eos", "stop_sequence"}),
+    "stop": frozenset({"stop", "completed", "end_turn", "eos"}),
     "tool_calls": frozenset({"tool_calls", "tool_use", "stop"}),
     "length": frozenset({"length", "max_tokens", "max_output_tokens"}),
 }

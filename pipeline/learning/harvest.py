@@ -1,7 +1,7 @@
 """The answers of a file of exchanges, and an account of the lines that gave none.
 
-Guarantees: each line is an answer, a copy of one that came before, or counted with the reason why it is neither. Raises
-ExchangesError where no line at all is an exchange.
+Guarantees: each line is an answer, a copy of one that came before, or counted with the reason why it is neither; one
+that nothing can be read from loses no other. Raises ExchangesError where no line at all is an exchange.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from pathlib import Path
 from pipeline.formats.parts import Format
 from pipeline.learning.exchanges import BadLine, Exchange, ExchangesError, read_exchanges
 from pipeline.learning.observed import Observed, Skipped, observe
+from pipeline.records import RefusedError
 
 MOST_BAD_LINES, MOST_OF_A_REASON = 20, 8
+BROKEN = (RefusedError, UnicodeError, RecursionError)
+"""What text raises that has no tokens, or is nested too deeply."""
 
 
 @dataclass(slots=True)
 class Harvest:
-    """What came of the lines; mutable while they are read."""
+    """What came of the lines; mutable while they are read and learned from."""
 
     answers: list[Observed] = field(default_factory=list)
     skipped: Counter[Skipped] = field(default_factory=Counter)
@@ -40,6 +43,11 @@ class Harvest:
             self.skipped[one] += 1
         else:
             self.answers.append(one)
+
+    def lose(self, broken: Observed, why: str) -> None:
+        """An answer that turned out to be one that nothing can be learned from."""
+        self.answers = [one for one in self.answers if one is not broken]
+        self.add(unlearned(why))
 
     def said(self) -> Iterator[str]:
         """The account, in sentences."""
@@ -66,12 +74,31 @@ def harvest(lines: Iterable[Exchange | BadLine], formats: Mapping[str, Format]) 
     for one in lines:
         if isinstance(one, BadLine):
             found.bad.append(one)
-        elif (identity := _identity(one)) in known:
+        elif (identity := _identity(one)) is None:
+            found.add(unlearned("RecursionError"))
+        elif identity in known:
             found.copies += 1
         else:
             known.add(identity)
-            found.add(observe(one, formats))
+            found.add(_observed(one, formats))
     return found
+
+
+def _observed(exchange: Exchange, formats: Mapping[str, Format]) -> Observed | Skipped:
+    try:
+        return observe(exchange, formats)
+    except BROKEN as error:
+        return unlearned(why_broken(error))
+
+
+def unlearned(why: str) -> Skipped:
+    """An answer that nothing can be learned from."""
+    return Skipped("its text or its request has no reading", why)
+
+
+def why_broken(error: Exception) -> str:
+    """One of `BROKEN` in a word or two."""
+    return str(error.refusal.reason) if isinstance(error, RefusedError) else type(error).__name__
 
 
 def harvest_of_file(path: Path, formats: Mapping[str, Format]) -> Harvest:
@@ -83,8 +110,11 @@ def harvest_of_file(path: Path, formats: Mapping[str, Format]) -> Harvest:
     return found
 
 
-def _identity(exchange: Exchange) -> bytes:
-    """The same request with the same answer is one exchange, however often it was copied."""
-    asked = json.dumps(exchange.request, sort_keys=True)
+def _identity(exchange: Exchange) -> bytes | None:
+    """The same request with the same answer is one exchange, however often it was copied; None if nested too deeply."""
+    try:
+        asked = json.dumps(exchange.request, sort_keys=True)
+    except RecursionError:
+        return None
     where = json.dumps([exchange.endpoint, exchange.provider, exchange.model, exchange.status, exchange.stream])
     return hashlib.sha256("\0".join((where, asked, exchange.body)).encode("utf-8", "surrogatepass")).digest()

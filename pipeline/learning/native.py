@@ -1,8 +1,10 @@
 """Whether counts are of the sampled ids, and where thinking is shown that was never closed.
 
-Guarantees: an equality that a recount of the text would give as well is no evidence: `count_native` is proven only
-where some answer's count is one that its text does not have. One answer whose count is its text's, where the sampled
-tokens were others, speaks against it by its bytes.
+Guarantees: an equality that the text encoded again would give as well proves nothing: `count_native` is proven only
+where `TELLING` answers have another count than their text, be it by control tokens that no text shows, by another
+tokenisation in their deltas, or by a cut at the limit. A recount that knows of the hidden tokens, too, is told apart by
+the last two alone: one answer whose count is its text's and theirs, where others were sampled, speaks against
+it by its bytes, and undoes all the rest.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from pathlib import Path
 
 from pipeline.formats.parts import Format, Opener, opening
 from pipeline.learning.ballots import Ballot, Learned, tally
-from pipeline.learning.counts import Counting
+from pipeline.learning.counts import TELLING, Counting
 from pipeline.learning.exchanges import Aspect
 from pipeline.learning.observed import Observed, hides_reasoning, named
+from pipeline.records import RefusedError
 from pipeline.routes import Trait, TraitName
 
 
@@ -30,8 +33,8 @@ def native_traits(seen: Sequence[Observed], counting: Counting, *, end_proven: b
 def _native(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -> Learned:
     pairs = [pair for one in seen for pair in _native_ballots(one, counting)]
     lacks = []
-    if not any(tells and ballot.value is True for ballot, tells in pairs):
-        lacks.append("in no answer would the text encoded again have another count")
+    if (told := sum(tells and ballot.value is True for ballot, tells in pairs)) < TELLING:
+        lacks.append(f"{told} of {TELLING} answers would have another count if their text were encoded again")
     if counting.end is True and not end_proven:
         lacks.append("end_token_counted is not proven")
     learned = tally((ballot for ballot, _ in pairs), worst=(False,))
@@ -50,10 +53,10 @@ def _native_ballots(one: Observed, counting: Counting) -> Iterator[tuple[Ballot,
         why = f"its deltas spell {total.spelled} tokens, its text is {total.text}, {total.counted} are counted"
         yield Ballot(one.exchange.id, told, one.size, why, certain=told is not None), True
     elif not total.ended and one.max_tokens is not None:
-        told = True if total.counted == one.max_tokens else False if total.counted == total.text else None
-        why = f"cut at {one.max_tokens}, {total.counted} are counted, its text is {total.text}"
+        told = True if total.counted == one.max_tokens else False if total.counted == again else None
+        why = f"cut at {one.max_tokens}, {total.counted} are counted, its text encoded again makes {again}"
         certain = told is False
-        yield Ballot(one.exchange.id, told, one.size, why, certain=certain), total.counted != total.text
+        yield Ballot(one.exchange.id, told, one.size, why, certain=certain), total.counted != again
     elif total.ended and total.counted == again and hidden and not _adds_begin(one.fmt):
         yield named(one, value=True, why=f"{hidden} beside the text, which no text shows"), True
 
@@ -75,7 +78,10 @@ def _is_all(one: Observed, content: str) -> bool:
     """Whether the count leaves no room for a hidden reasoning."""
     opener = one.model.opener(one.fmt, thinking=True)
     begun = len(opening(one.fmt)) if opener is Opener.MODEL else 0
-    return one.carries(Aspect.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
+    try:
+        return one.carries(Aspect.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
+    except RefusedError:
+        return False
 
 
 @cache

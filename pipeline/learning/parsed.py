@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from pipeline.formats.kimi_tokens import SECTION_BEGIN
@@ -16,7 +17,7 @@ from pipeline.learning.ballots import Ballot, Learned, tally
 from pipeline.learning.counts import Counting
 from pipeline.learning.exchanges import Aspect
 from pipeline.learning.observed import Observed, id_form, named, silent
-from pipeline.records import Json, ToolCall
+from pipeline.records import Json, RefusedError, ToolCall
 from pipeline.routes import TraitName
 
 
@@ -89,8 +90,10 @@ def _is_odd(calls: Sequence[ToolCall]) -> bool:
 
 
 def _added(one: Observed) -> set[int]:
-    """How many tokens more the calls have when written in each other way, all of them in the same."""
-    encode = one.fmt.tokenizer.encode
+    """How many tokens more the calls have when written in each other way, all of them in the same.
+
+    A way whose text has no tokens (half a surrogate pair, written out) is none that an answer could come in.
+    """
     ways = [(_written(call), call) for call in one.completion.tool_calls]
     if not all(written for written, _ in ways):
         return set()
@@ -99,8 +102,13 @@ def _added(one: Observed) -> set[int]:
         rewritten = [replace(call, arguments=written[way]) for written, call in ways]
         if rewritten != [call for _, call in ways]:
             pairs = zip(rewritten, one.completion.tool_calls, strict=True)
-            found.add(sum(len(encode(new.arguments)) - len(encode(old.arguments)) for new, old in pairs))
+            with suppress(RefusedError):
+                found.add(sum(_length(one, new) - _length(one, old) for new, old in pairs))
     return found
+
+
+def _length(one: Observed, call: ToolCall) -> int:
+    return len(one.fmt.tokenizer.encode(call.arguments))
 
 
 def _shows_order(one: Observed) -> bool:

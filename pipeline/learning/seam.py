@@ -1,20 +1,32 @@
 """What a route does to white space beside control tokens: keeps it, strips it, or adds some.
 
 Guarantees: white space that is there may have been added, and what is not there may have been stripped. `kept` is
-proven only where counts close with what is there, in each field that answers show; and where the route does not count
-every control token, only if that white space makes now more tokens and now fewer: what a route adds, it adds always.
+proven only where counts close with what is there, at each edge that answers have, and where no count is one that
+stripped white space would explain; and where the route does not count every control token, only if that white space
+makes now more tokens and now fewer: what a route adds, it adds always. Where content ends before parsed calls is no
+edge here: what a parser of calls strips there stays untold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 
 from pipeline.learning.ballots import Ballot, Learned, tally
 from pipeline.learning.counts import STRIPPED, TELLING, Counting
 from pipeline.learning.exchanges import Aspect
 from pipeline.learning.observed import Observed, named
 from pipeline.readings import texts
+
+
+class Edge(StrEnum):
+    """Where white space may stand beside a control token; its name in sentences."""
+
+    REASONING_START = "the start of reasoning"
+    REASONING_END = "the end of reasoning"
+    CONTENT_START = "the start of content"
+    CONTENT_END = "the end of content"
 
 
 def seam(seen: Sequence[Observed], counting: Counting) -> Learned | None:
@@ -24,7 +36,13 @@ def seam(seen: Sequence[Observed], counting: Counting) -> Learned | None:
     if learned is None or learned.value != "kept":
         return learned
     closing = [one for one in whole if one.sum is not None and counting.over(one.sum) == 0]
-    return learned.lacking((*_unseen(whole, closing), *_unvaried(closing, counting)))
+    return learned.lacking((*_stripped(learned), *_unseen(whole, closing), *_unvaried(closing, counting)))
+
+
+def _stripped(learned: Learned) -> Iterator[str]:
+    """One answer whose count closes only with white space that is not there is enough: no vote outweighs it."""
+    if many := sum(ballot.value == "stripped" for ballot in learned.against):
+        yield f"the count of {many} closes only with white space that was stripped"
 
 
 def _ballot(one: Observed, counting: Counting) -> Ballot | None:
@@ -43,19 +61,35 @@ def _is_spaced(text: str) -> bool:
 
 
 def _unseen(whole: Sequence[Observed], closing: Sequence[Observed]) -> Iterator[str]:
-    """Fields that answers show, and whose white space too few counts close with.
+    """Edges that the route's answers have, and at which too few of those whose count closes show white space.
 
-    After a thinking, content must begin with it: some models always write the same line feeds there, and a route that
-    strips them looks like one that counts a control token more.
+    A count tells nothing of an edge where none was seen: `.` and `.` with a line feed are one token each, and where
+    some models always write line feeds, a route that strips them looks like one that counts a control token more.
     """
-    thought = [one for one in closing if one.completion.reasoning]
-    if any(one.completion.reasoning for one in whole):
-        led = sum((one.completion.content or "x")[0].isspace() for one in thought)
-        kept = sum(_is_spaced(one.completion.reasoning or "") for one in thought)
-        if min(led, kept) < TELLING:
-            yield f"of {TELLING} answers whose count closes, {kept} show white space in reasoning, {led} before content"
-    elif (kept := sum(_is_spaced(one.completion.content or "") for one in closing)) < TELLING:
-        yield f"of {TELLING} answers whose count closes, {kept} show white space in content"
+    had = {edge for one in whole for edge in _edges(one)}
+    thinks = Edge.REASONING_END in had
+    shown = Counter(
+        edge
+        for one in closing
+        for edge, spaced in _edges(one).items()
+        if spaced and (one.completion.reasoning or not thinks or edge is not Edge.CONTENT_START)
+    )
+    for edge in Edge:
+        if edge in had and shown[edge] < TELLING:
+            yield f"{shown[edge]} of {TELLING} answers whose count closes show white space at {edge}"
+
+
+def _edges(one: Observed) -> dict[Edge, bool]:
+    """The edges that the answer has, and whether white space stands there; not where content ends before calls."""
+    reasoning, content = one.completion.reasoning or "", one.completion.content or ""
+    found: dict[Edge, bool] = {}
+    if reasoning:
+        found |= {Edge.REASONING_START: reasoning[0].isspace(), Edge.REASONING_END: reasoning[-1].isspace()}
+    if content:
+        found[Edge.CONTENT_START] = content[0].isspace()
+        if not one.completion.tool_calls:
+            found[Edge.CONTENT_END] = content[-1].isspace()
+    return found
 
 
 def _unvaried(closing: Sequence[Observed], counting: Counting) -> Iterator[str]:

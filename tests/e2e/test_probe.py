@@ -31,6 +31,7 @@ from pipeline.money import pico, usd_text
 from pipeline.plan import Patience
 from pipeline.probe_cli import report
 from pipeline.probing import run_probe
+from pipeline.records import Json
 from pipeline.routes import TraitName
 from pipeline.wire import completion_of_json, completion_of_sse
 
@@ -278,7 +279,7 @@ def test_a_whole_probe_proves_what_counts_and_bytes_tell(whole: Shop) -> None:
 
     learned, _ = learned_from(exchanges)
 
-    proven = {
+    proven: dict[TraitName, Json] = {
         TraitName.END_COUNTED: False,
         TraitName.THINK_CLOSE_COUNTED: True,
         TraitName.COUNT_NATIVE: True,

@@ -38,7 +38,7 @@ def gathered(shared: Path, kimi_format: Format) -> Harvest:
 
 @pytest.fixture(scope="module")
 def kimi(gathered: Harvest) -> list[LearnedFingerprint]:
-    return learn(gathered.answers)
+    return learn(gathered)
 
 
 def family(name: str) -> list[LearnedFingerprint]:
@@ -48,7 +48,7 @@ def family(name: str) -> list[LearnedFingerprint]:
         pytest.skip(f"$DRAFTER_GATE_TOKENIZERS holds no {name}.")
     formats = formats_on({name: open_format(name)})
     path = Path(os.environ["DRAFTER_GATE_SHARED"]) / "recordings" / "exchanges.jsonl"
-    return learn(harvest(read_exchanges(path), formats).answers)
+    return learn(harvest(read_exchanges(path), formats))
 
 
 def votes(found: Iterable[LearnedFingerprint], trait: TraitName) -> dict[str, Counter[Json]]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from harness import bytewise
 from harness.own_words import (
     arguments_of,
     call_ids,
+    edged_ids,
     learned,
     line,
     shown,
-    spaced_ids,
     text_ids,
     thought_ids,
     with_count,
@@ -21,7 +22,13 @@ from harness.own_words import (
 )
 from harness.roundtrips import MODEL
 from harness.views import PROFILES
-from pipeline.routes import TraitName, read_fingerprints
+from pipeline.learning.exchanges import exchange_of
+from pipeline.learning.fingerprints import learn, told
+from pipeline.learning.harvest import harvest
+from pipeline.records import Json
+from pipeline.routes import Trait, TraitName, read_fingerprints
+
+UNSPOKEN = ("no answer says anything of it",)
 
 # Thresholds
 
@@ -109,7 +116,7 @@ def test_an_answer_that_its_own_bytes_explain_is_no_dissenter(text: str, why: st
 
 
 def test_what_is_learned_reads_as_a_fingerprint(tmp_path: Path) -> None:
-    found = learned(line(n, spaced_ids(n), thinking=True) for n in range(25))
+    found = learned(line(n, edged_ids(n), thinking=True) for n in range(25))
     path = tmp_path / "fingerprint.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in found.lines()), encoding="utf-8")
     (read,) = read_fingerprints(path)
@@ -118,12 +125,32 @@ def test_what_is_learned_reads_as_a_fingerprint(tmp_path: Path) -> None:
     assert ("Plain", MODEL, False, "kept") == (read.provider, read.model, read.stream, read.require(TraitName.SEAM))
 
 
+def test_traits_that_a_format_needs_and_no_answer_spoke_of_are_named_without_a_value(tmp_path: Path) -> None:
+    """Harmony has two ends of a turn, a header before its thinking, and a prompt that says the day."""
+    plain = learned(line(n, text_ids(n)) for n in range(2))
+    sent: Json = {"model": "openai/gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}]}
+    lines: list[dict[str, Json]] = [{**line(n, text_ids(n)), "request": sent} for n in range(2)]
+    bodies: list[dict[str, Json]] = [
+        {**one, "body": str(one["body"]).replace(MODEL, "openai/gpt-oss-20b")} for one in lines
+    ]
+    (headed,) = learn(harvest(map(exchange_of, bodies), {"gpt-oss": bytewise.FORMAT}))
+    path = tmp_path / "fingerprint.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in headed.lines()), encoding="utf-8")
+    (read,) = read_fingerprints(path)
+
+    assert [TraitName.UNCLOSED] == [name for name, one in plain.traits.items() if one.lacks[:1] == UNSPOKEN]
+    needed = [TraitName.UNCLOSED, TraitName.TURN_END, TraitName.THINK_LEAD, TraitName.PROMPT_SETTINGS]
+    assert needed == [name for name, one in headed.traits.items() if one.lacks == UNSPOKEN]
+    assert [Trait(None, 0, proven=False)] * 4 == [read.traits[name] for name in needed]
+    assert [{"id": None, "value": None, "why": UNSPOKEN[0]}] == told(headed.traits[TraitName.TURN_END])
+
+
 @pytest.mark.parametrize("slug", ["siliconflow", "chutes"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_emulated_routes_are_learned_without_their_ids(slug: str, *, stream: bool) -> None:
     profile = PROFILES[slug]
     lines = [line(n, text_ids(n, words(n, least=9)), profile, stream=stream) for n in range(25)]
-    lines += [line(n, spaced_ids(n), profile, stream=stream, thinking=True) for n in range(25, 50)]
+    lines += [line(n, edged_ids(n), profile, stream=stream, thinking=True) for n in range(25, 50)]
     lines += [line(n, thought_ids(words(n), words(n)), profile, stream=stream, thinking=True) for n in range(50, 60)]
     lines += [line(n, call_ids(n, arguments_of(n)), profile, stream=stream, tools=True) for n in range(60, 85)]
     found = learned(lines)

@@ -100,20 +100,34 @@ def test_an_equality_that_a_recount_would_give_too_is_no_evidence() -> None:
     assert () == trait.against
 
 
-def test_counts_with_the_end_token_are_native() -> None:
-    found = learned(line(n, text_ids(n)) for n in range(25))
+def test_control_tokens_that_no_text_shows_are_not_counted_by_who_counts_texts() -> None:
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    lines += [line(n, thought_ids(words(n), words(n + 1)), thinking=True) for n in range(25, 50)]
+    lines += [cut_after_thinking(n) for n in range(50, 60)]
+    trait = learned(lines).traits[TraitName.COUNT_NATIVE]
 
-    assert (True, 25, True) == shown(found.traits[TraitName.COUNT_NATIVE])
+    assert (True, 60, True) == shown(trait)
 
 
-def test_cut_answers_at_the_limit_prove_it_where_one_text_has_another_count() -> None:
+def test_a_cut_answer_whose_count_is_its_texts_with_the_hidden_tokens_shows_a_recount() -> None:
+    """Its limit is a token more: another tokenisation was sampled, and the text was encoded again."""
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    lines += [line(n, thought_ids(words(n), words(n + 1)), thinking=True) for n in range(25, 50)]
+    ids = split_one(FORMAT.assemble(Parts(words(50), think_closed=True, body=(words(51),), ended=False)).ids)
+    lines.append(with_count(line(50, ids, thinking=True, told=Told(max_tokens=len(ids))), -1))
+    trait = learned(lines).traits[TraitName.COUNT_NATIVE]
+
+    assert (False, 1, False) == shown(trait)
+
+
+def test_cut_answers_at_the_limit_prove_it_where_three_texts_have_another_count() -> None:
     plain = [cut_line(n, tuple(TOKENIZER.encode(words(n, least=4)))) for n in range(25)]
-    other = cut_line(25, split_one(tuple(TOKENIZER.encode(words(25, least=9)))))
-    circular, told = (learned(lines).traits[TraitName.COUNT_NATIVE] for lines in (plain, [*plain, other]))
+    other = [cut_line(n, split_one(tuple(TOKENIZER.encode(words(n, least=9))))) for n in range(25, 28)]
+    few, told = (learned([*plain, *more]).traits[TraitName.COUNT_NATIVE] for more in (other[:2], other))
 
-    assert (True, 25, False) == shown(circular)
-    assert ("in no answer would the text encoded again have another count",) == circular.lacks
-    assert (True, 26, True) == shown(told)
+    assert (True, 27, False) == shown(few)
+    assert ("2 of 3 answers would have another count if their text were encoded again",) == few.lacks
+    assert (True, 28, True) == shown(told)
 
 
 def test_a_cut_answer_whose_count_is_its_texts_shows_a_recount() -> None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.own_words import FORMATS, line, text_ids
-from harness.recorded import file_of
+from harness.own_words import (
+    FORMAT,
+    FORMATS,
+    call_ids,
+    edited,
+    learned,
+    line,
+    shown,
+    text_ids,
+    thought_ids,
+    words,
+)
+from harness.recorded import Told, file_of
 from pipeline.learning.exchanges import Aspect, BadLine, ExchangesError, exchange_of, read_exchanges
+from pipeline.learning.fingerprints import learn
 from pipeline.learning.harvest import harvest, harvest_of_file
+from pipeline.records import Json
+from pipeline.routes import TraitName
 
 KEYS = "id, fidelity, endpoint, provider, model, status, stream, request, body"
+LOST = "1 not learned from: its text or its request has no reading ({} 1)"
 
 
 def whole(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 — any JSON
@@ -116,3 +132,60 @@ def test_a_copy_of_an_exchange_is_counted_as_one() -> None:
     found = harvest([exchange_of(whole()), exchange_of(whole(id="other", fidelity="values edited"))], FORMATS)
 
     assert (1, 1, 2) == (len(found.answers), found.copies, found.lines)
+
+
+# An answer that cannot be learned from
+
+
+def cut_with(content: str) -> dict[str, Any]:
+    """An answer that was to think, and was cut with this content alone."""
+    ids = tuple(FORMAT.tokenizer.encode("Rain drums on slate."))
+    one = line(1, ids, thinking=True, told=Told(max_tokens=len(ids)))
+    return edited(one, content=content, reasoning=None, reasoning_details=None)
+
+
+@pytest.mark.parametrize("content", ["a\ud800b", "Rain."])
+def test_a_cut_content_that_has_no_tokens_loses_no_other_answer(content: str) -> None:
+    found = harvest(map(exchange_of, [cut_with(content), *(line(n, text_ids(n)) for n in range(2, 22))]), FORMATS)
+    (only,) = learn(found)
+
+    assert 21 == only.answers
+    assert (True, 20, True) == shown(only.traits[TraitName.END_COUNTED])
+
+
+def test_arguments_that_have_no_tokens_when_written_out_are_verbatim_in_no_other_way() -> None:
+    """Half a surrogate pair, escaped: written without escapes it is no text."""
+    arguments = '{"b": "\\ud800", "a": 1}'
+    found = learned(line(n, call_ids(n, arguments), tools=True) for n in range(25))
+
+    assert (True, 25, True) == shown(found.traits[TraitName.END_COUNTED_TOOLS])
+    assert TraitName.TOOL_ARGUMENTS in found.traits
+
+
+def test_a_request_that_is_nested_too_deeply_is_counted_and_loses_no_other() -> None:
+    deep: Json = []
+    for _ in range(100_000):
+        deep = [deep]
+    request: Any = whole()["request"]
+    lines = [exchange_of(whole(request={**request, "metadata": deep})), exchange_of(line(2, text_ids(2)))]
+    found = harvest(lines, FORMATS)
+
+    assert ["2 lines: 1 answers learned from, 0 no exchange", LOST.format("RecursionError")] == [*found.said()]
+
+
+def test_an_answer_that_breaks_its_route_is_counted_and_loses_no_other() -> None:
+    found = harvest((exchange_of(line(n, thought_ids(words(n), words(n)), thinking=True)) for n in range(25)), FORMATS)
+    odd = found.answers[7]
+    found.answers[7] = replace(odd, completion=replace(odd.completion, reasoning="a\ud800b"))
+    (only,) = learn(found)
+
+    assert (24, 24) == (only.answers, len(found.answers))
+    assert ["25 lines: 24 answers learned from, 0 no exchange", LOST.format("lone_surrogate")] == [*found.said()]
+
+
+def test_a_route_whose_every_answer_breaks_has_no_fingerprint() -> None:
+    found = harvest([exchange_of(line(1, thought_ids(words(1), words(2)), thinking=True))], FORMATS)
+    odd = found.answers[0]
+    found.answers[0] = replace(odd, completion=replace(odd.completion, reasoning="a\ud800b"))
+
+    assert [] == learn(found)

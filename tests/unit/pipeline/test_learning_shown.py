@@ -16,12 +16,16 @@ from harness.own_words import (
     UNCOUNTED,
     arguments_of,
     call_ids,
+    edged_ids,
+    edited,
     learned,
     line,
+    message_of,
     shown,
     spaced_ids,
     text_ids,
     thought_ids,
+    with_count,
     words,
 )
 from harness.recorded import Told
@@ -34,14 +38,44 @@ from pipeline.routes import TraitName
 
 
 def test_white_space_is_kept_where_the_count_needs_it() -> None:
-    found = learned(line(n, spaced_ids(n), thinking=True) for n in range(25))
+    found = learned(line(n, edged_ids(n), thinking=True) for n in range(25))
 
     assert ("kept", 25, True) == shown(found.traits[TraitName.SEAM])
 
 
+@pytest.mark.parametrize("field", ["reasoning", "content"])
+def test_white_space_that_is_stripped_at_one_edge_is_not_kept_though_each_count_closes(field: str) -> None:
+    """A full stop and one with a line feed are one token each: the count is the same without it."""
+    kept = [line(n, edged_ids(n), thinking=True) for n in range(25)]
+    stripped = [edited(one, reasoning_details=None, **{field: str(message_of(one)[field]).rstrip()}) for one in kept]
+    few, told = (learned([*kept[:many], *stripped[many:]]).traits[TraitName.SEAM] for many in (2, 3))
+
+    assert ("kept", 25, False) == shown(few)
+    assert (f"2 of 3 answers whose count closes show white space at the end of {field}",) == few.lacks
+    assert ("kept", 25, True) == shown(told)
+
+
+def test_an_edge_before_parsed_calls_does_not_show_the_end_of_content() -> None:
+    text = [line(n, thought_ids(f"\n\n{words(n)}\n", f"\n\n{words(n)}"), thinking=True) for n in range(25)]
+    calls = [line(n, call_ids(n, "{}", text=f"{words(n)}\n"), tools=True) for n in range(25, 50)]
+    trait = learned([*text, *calls]).traits[TraitName.SEAM]
+
+    assert ("kept", 50, False) == shown(trait)
+    assert ("0 of 3 answers whose count closes show white space at the end of content",) == trait.lacks
+
+
+def test_one_count_that_only_stripped_white_space_explains_is_outvoted_by_none() -> None:
+    lines = [line(n, edged_ids(n), thinking=True) for n in range(60)]
+    lines[7] = with_count(lines[7], +1)
+    trait = learned(lines).traits[TraitName.SEAM]
+
+    assert ("kept", 59, False) == shown(trait)
+    assert ("the count of 1 closes only with white space that was stripped",) == trait.lacks
+
+
 def test_the_same_white_space_in_every_answer_may_be_added_where_a_token_is_not_counted() -> None:
     """A token of white space that was added, and an end token that was counted, have the same count as these."""
-    alike = [line(n, spaced_ids(n), UNCOUNTED, thinking=True) for n in range(25)]
+    alike = [line(n, edged_ids(n), UNCOUNTED, thinking=True) for n in range(25)]
     other = [line(n, thought_ids(words(n), words(n + 1)), UNCOUNTED, thinking=True) for n in range(25, 30)]
     instant = [line(n, text_ids(n), UNCOUNTED) for n in range(30, 50)]
     alone, varied = (
@@ -56,11 +90,13 @@ def test_the_same_white_space_in_every_answer_may_be_added_where_a_token_is_not_
 
 
 def test_white_space_of_one_field_says_nothing_of_the_other() -> None:
-    lines = (line(n, thought_ids(f"\n\n{words(n)}", words(n + 1)), thinking=True) for n in range(25))
+    lines = (line(n, thought_ids(f"\n\n{words(n)}\n", words(n + 1)), thinking=True) for n in range(25))
     trait = learned(lines).traits[TraitName.SEAM]
 
     assert ("kept", 25, False) == shown(trait)
-    assert ("of 3 answers whose count closes, 25 show white space in reasoning, 0 before content",) == trait.lacks
+    assert [
+        f"0 of 3 answers whose count closes show white space at the {edge} of content" for edge in ("start", "end")
+    ] == [*trait.lacks]
 
 
 def test_white_space_that_was_added_is_no_token_that_was_not_counted() -> None:
@@ -88,10 +124,7 @@ def test_a_field_that_is_stripped_shows_in_the_count_though_the_other_is_kept() 
 
 def half_stripped(number: int) -> dict[str, Json]:
     one = line(number, spaced_ids(number), thinking=True)
-    body = json.loads(str(one["body"]))
-    message = body["choices"][0]["message"]
-    message["content"] = message["content"].strip()
-    return {**one, "body": json.dumps(body)}
+    return edited(one, content=str(message_of(one)["content"]).strip())
 
 
 def test_stripped_white_space_shows_in_counts_alone() -> None:

@@ -74,15 +74,17 @@ def test_a_section_that_is_cut_off_by_an_end_token_is_refused() -> None:
 # Parsed calls
 
 
+NAMED = '{"a": "x"}'
+NAMED_IDS = (*section_ids()[:-4], *ENCODE(NAMED), *section_ids()[-2:])
 CALLED = {"finish_reason": "tool_calls", "content": None}
 
 
 def test_verbatim_calls_prove_their_section() -> None:
-    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", "{}"),))
-    row = of(replace(told, usage=counts(len(REASONING) + len(section_ids()) + 2)))
+    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", NAMED),))
+    row = of(replace(told, usage=counts(len(REASONING) + len(NAMED_IDS) + 2)))
 
     assert isinstance(row, TokenRow)
-    assert section_ids() == row.output_ids[len(REASONING) + 1 : -1]
+    assert NAMED_IDS == row.output_ids[len(REASONING) + 1 : -1]
 
 
 @pytest.mark.parametrize("identity", ["call_1", "f:0", "functions.g:0", "functions.f"])
@@ -105,8 +107,8 @@ def test_calls_after_earlier_calls_are_refused() -> None:
 
 @pytest.mark.parametrize("lost", ["Bye.", " "], ids=["text", "a space"])
 def test_text_that_a_parser_lost_behind_the_section_shows_in_the_count(lost: str) -> None:
-    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", "{}"),))
-    emitted = len(REASONING) + len(section_ids()) + len(ENCODE(lost)) + 2
+    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", NAMED),))
+    emitted = len(REASONING) + len(NAMED_IDS) + len(ENCODE(lost)) + 2
 
     assert Reason.COUNT_MISMATCH is reason(of(replace(told, usage=counts(emitted))))
 
@@ -114,11 +116,9 @@ def test_text_that_a_parser_lost_behind_the_section_shows_in_the_count(lost: str
 @pytest.mark.parametrize("more", [-1, 1, 2], ids=str)
 def test_markers_that_were_left_out_or_doubled_show_in_the_count(more: int) -> None:
     """An end token inside the section, no `</think>` before it, a second section."""
-    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", "{}"),))
+    told = answer(**CALLED, tool_calls=(ToolCall("functions.f:0", "f", NAMED),))
 
-    assert Reason.COUNT_MISMATCH is reason(
-        of(replace(told, usage=counts(len(REASONING) + len(section_ids()) + 2 + more)))
-    )
+    assert Reason.COUNT_MISMATCH is reason(of(replace(told, usage=counts(len(REASONING) + len(NAMED_IDS) + 2 + more))))
 
 
 # Deltas
