@@ -85,7 +85,7 @@ def _accepted(fmt: Format, trip: Trip) -> st.SearchStrategy[Parts]:
 
 
 def _shows_all(fmt: Format, parts: Parts, trip: Trip) -> bool:
-    """Not so where only the count tells of a control token, nor where a stream may have held back half a one.
+    """Not so where only the count tells of a control token, nor where a cut stream may have ended inside a character.
 
     A text that lacks the marker of its tags, or may be cut inside one, does not tell.
     """
@@ -95,8 +95,8 @@ def _shows_all(fmt: Format, parts: Parts, trip: Trip) -> bool:
         return False
     if parts.reasoning == "" or (is_headed(fmt) and not is_told(parts)):
         return False
-    texts = [piece for piece in (parts.reasoning, *parts.body) if isinstance(piece, str)]
-    return not trip.stream or not any(may_hide_bytes(fmt.tokenizer, text) for text in texts)
+    last = parts.body[-1] if parts.body else parts.reasoning
+    return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
 
 
 def refused(fmt: Format, trip: Trip) -> Property:

@@ -41,7 +41,7 @@ from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind
 from pipeline.repeats import is_cumulative
 from pipeline.routes import TraitName
 from pipeline.same_calls import require_same_calls
-from pipeline.streamed import require_boundaries, require_sent_once, require_whole_ends
+from pipeline.streamed import require_boundaries, require_sent_once, require_whole_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def by_counts(case: Case) -> Proof:
     if case.trait(TraitName.COUNT_NATIVE) is not True:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
     total = _completion_tokens(case)
-    require_whole_ends(case)
+    require_whole_end(case)
     found = readings(case)
     closing = [reading for reading in found if reading.count == total]
     if len(closing) != 1:

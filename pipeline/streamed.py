@@ -1,7 +1,7 @@
 """What a stream's deltas say about ids that were rebuilt from its text.
 
 Guarantees: nothing is accepted here. A rebuild is refused where leaving out what the stream may have sent twice closes
-the count too, where a delta ends inside a rebuilt token, and where what ended a text may have hidden half a character.
+the count too, where a delta ends inside a rebuilt token, and where a cut may have hidden half a character.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.deltas import crossed_boundary, may_hide_bytes
-from pipeline.readings import Case, readings, split_markers, texts, texts_of
+from pipeline.readings import Case, readings, texts, texts_of
 from pipeline.records import Completion, Ids, Reason, RefusedError, Span, SpanKind
 from pipeline.repeats import MANY, repeated_runs, without_repeats
 from pipeline.routes import TraitName
 
 
-def require_whole_ends(case: Case) -> None:
-    """A stream sends no sign of half a character before a control token or a cut; a body shows U+FFFD, refused before.
-
-    One of the two follows each text; inside the content, every marker is another control token.
-    """
-    if not case.completion.deltas:
+def require_whole_end(case: Case) -> None:
+    """A stream that was cut inside a character sends no sign of it; a body shows U+FFFD, which is refused before."""
+    if case.ended or not case.completion.deltas:
         return
-    for name, shown in zip(("reasoning", "content"), texts(case.completion), strict=True):
-        for piece in split_markers(case.fmt, shown):
-            if isinstance(piece, str) and may_hide_bytes(case.fmt.tokenizer, piece):
-                message = "half a character may have been held back behind the text"
-                raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field=name)
+    last = case.completion.deltas[-1].field
+    shown = texts(case.completion)[0 if last == "reasoning" else 1]
+    if may_hide_bytes(case.fmt.tokenizer, shown):
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "the cut may have hidden half a character", field=last)
 
 
 def require_sent_once(case: Case, total: int) -> None:

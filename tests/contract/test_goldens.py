@@ -18,7 +18,6 @@ from harness.golden_record import SUFFIX, Golden, dump_golden, parse_golden, rea
 from harness.goldens import FOLDER, TokenGolden, golden_path
 from harness.roundtrips import Trip, send, trips, true_fingerprint
 from harness.staleness import TOKENIZER, WEIGHTS, other_pins
-from pipeline.deltas import may_hide_bytes
 from pipeline.digests import file_sha256
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
@@ -76,8 +75,6 @@ def lost_text(golden: Golden, trip: Trip) -> Reason | None:
     if golden.case == "cut_in_character":  # a body shows U+FFFD, a stream holds the half character back for good
         return Reason.AMBIGUOUS_LAYOUT if trip.stream else Reason.REPLACEMENT_CHAR
     answer = Answer(golden.ids, tiny(), golden.prompt.thinking)
-    if trip.stream and may_hold_back(golden):
-        return Reason.AMBIGUOUS_LAYOUT
     if answer.whole and answer.calls and trip.tools_sent:
         return lost_calls(golden, trip)
     return None if answer.canonical else lost_split(answer, trip)
@@ -88,13 +85,6 @@ def lost_calls(golden: Golden, trip: Trip) -> Reason | None:
     verbatim = (trip.profile.tool_ids, trip.profile.tool_arguments) == ("verbatim", "verbatim")
     earlier = any(message.get("tool_calls") for message in golden.prompt.messages)
     return None if verbatim and not earlier else Reason.STRUCTURED_CALLS
-
-
-def may_hold_back(golden: Golden) -> bool:
-    """Whether a text of it ends as one that half a character follows, which a stream never sends."""
-    parts = tiny().parts(golden.ids, thinking=golden.prompt.thinking)
-    texts = [piece for piece in (parts.reasoning, *parts.body) if isinstance(piece, str)]
-    return any(may_hide_bytes(tiny().tokenizer, text) for text in texts)
 
 
 def lost_split(answer: Answer, trip: Trip) -> Reason | None:

@@ -25,7 +25,6 @@ from harness.ordinary import (
 )
 from harness.roundtrips import true_fingerprint
 from harness.views import PROFILES
-from pipeline.deltas import may_hide_bytes
 from pipeline.offline import rebuilt
 from pipeline.reconstruct import Asked, reconstruct
 from pipeline.records import Completion, Delta, Evidence, Json, Reason, RefusedError, TokenRow, ToolCall
@@ -196,27 +195,3 @@ def test_one_call_is_proven_where_the_route_keeps_its_id_and_arguments() -> None
 
     assert isinstance(row, TokenRow)
     assert Evidence.COUNTED is row.evidence
-
-
-# Half a character
-
-
-@pytest.mark.parametrize("ended", [True, False], ids=["before the end token", "before a cut"])
-def test_half_a_character_may_hide_before_whatever_ends_a_streamed_text(ended: bool) -> None:
-    assert may_hide_bytes(FORMAT.tokenizer, "It is ")
-    finish = "stop" if ended else "length"
-    total = len(REASONING) + 1 + len(ENCODE("It is ")) + ended
-    told = answer(content="It is ", finish_reason=finish, native_finish_reason=finish, usage=counts(total))
-    streamed = replace(told, deltas=(Delta("reasoning", "So it is."), Delta("content", "It is ")))
-
-    assert isinstance(of(told), TokenRow)
-    assert Reason.AMBIGUOUS_LAYOUT is reason(of(streamed))
-
-
-def test_half_a_character_may_hide_before_the_thinking_is_closed() -> None:
-    total = len(ENCODE("It is ")) + 1 + len(CONTENT) + 1
-    told = answer(reasoning="It is ", usage=counts(total))
-    streamed = replace(told, deltas=(Delta("reasoning", "It is "), Delta("content", " Yes.")))
-
-    assert isinstance(of(told), TokenRow)
-    assert Reason.AMBIGUOUS_LAYOUT is reason(of(streamed))
