@@ -36,7 +36,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="shards, quarantine and manifest; begun or gone on with")
     add("--model", help=f"the model's slug (default, but for openrouter: {TINY_MODEL})")
     add("--format", help=f"{', '.join(sorted(FORMATS))} (default: {DEFAULT_FORMAT}, {TINY_FORMAT} for the tiny target)")
-    add("--tokenizer", metavar="DIR", help="directory with tiktoken.model, or hub:REPOSITORY@REVISION")
+    add("--tokenizer", metavar="DIR", help="directory of the vocabulary, or hub:REPOSITORY@REVISION")
     add("--weights", type=Path, metavar="DIR", help="the local route's model (default: the tiny target)")
     add("--base-url", metavar="URL", help="where the emulator listens; loopback only")
     add("--limit", type=positive, metavar="N", help="only the first N rows of the file")

@@ -228,8 +228,10 @@ def _require_line_ends(case: Case) -> None:
             raise RefusedError(
                 Reason.SEAM_LOSSY, f"line ends are {known.value} on this route", field=name, char_offset=at
             )
-        if _joins_line_ends(case.fmt.tokenizer):
-            case.trait(TraitName.LINE_ENDS)
+        if _joins_line_ends(case.fmt.tokenizer) and (known is None or not known.proven):
+            message = "the line feed may have been CR LF, and the route is not proven to keep line ends (line_ends). "
+            message += "Probe it: python -m pipeline probe"
+            raise RefusedError(Reason.ROUTE_UNPROVEN, message, field=str(TraitName.LINE_ENDS), char_offset=at)
 
 
 def _shown_texts(completion: Completion) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", required=True, metavar="NAME", help=", ".join(sorted(FORMATS)))
     parser.add_argument("--workers", type=_workers, default=1, metavar="N", help="processes; default: 1, this one")
-    parser.add_argument("--tokenizer", metavar="DIR", help="directory with tiktoken.model, or hub:REPOSITORY@REVISION")
+    parser.add_argument("--tokenizer", metavar="DIR", help="directory of the vocabulary, or hub:REPOSITORY@REVISION")
 
 
 def _workers(text: str) -> int:

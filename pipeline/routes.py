@@ -154,6 +154,7 @@ _KINDS: Mapping[str, tuple[Json, ...]] = {
     TraitName.FINISH: ("same", "renamed", "hides_cut"),
     TraitName.LOGPROBS: ("bytes", "text", "junk", "none"),
 }
+REMEDY = "Name a fingerprint, as under goldens/fingerprints/, or learn one: python -m pipeline fingerprint"
 _FLAGS = {
     TraitName.END_COUNTED,
     TraitName.END_COUNTED_TOOLS,
@@ -190,8 +191,11 @@ def _line(path: Path, number: int, line: str) -> tuple[tuple[str, str, bool], st
         entry = json.loads(line)
         key = (str(entry["provider"]), str(entry["model"]), entry["stream"] is True)
         name, trait = str(entry["trait"]), Trait(entry["value"], int(entry["n"]), entry["proven"] is True)
-    except (ValueError, KeyError, TypeError) as error:
-        raise FingerprintError(f"{path}, line {number}: not a trait ({error!r})") from None
+    except KeyError as error:
+        message = f"{path}, line {number}: no {error.args[0]!r}, so it is no fingerprint's line. {REMEDY}"
+        raise FingerprintError(message) from None
+    except (ValueError, TypeError) as error:
+        raise FingerprintError(f"{path}, line {number}: not a trait ({error}). {REMEDY}") from None
     if trait.proven and not _is_value(name, trait.value):
         allowed = MEANINGS.get(TraitName(name), "")
         raise FingerprintError(f"{path}, line {number}: {name} cannot be {trait.value!r} ({allowed})")

@@ -49,6 +49,13 @@ def test_a_file_that_is_no_fingerprint_is_an_error(tmp_path: Path, text: str) ->
         read_fingerprints(tmp_path / "f.jsonl")
 
 
+def test_a_line_that_lacks_a_field_names_the_field_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_text('{"id": "a-1"}')
+
+    with pytest.raises(FingerprintError, match=r"line 1: no 'provider'.*python -m pipeline fingerprint"):
+        read_fingerprints(tmp_path / "f.jsonl")
+
+
 @pytest.mark.parametrize(
     "completion, known",
     [
