@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeline.records import JsonObject, Prompt, ToolMode
-from pipeline.toolsigns import Tool, role_of, signs_of, texts_of
+from pipeline.toolsigns import Tool, kind_of, role_of, signs_of, texts_of
 
 LONG = 32_768
 """Characters of text from which a prompt is called long; about 8,000 tokens of English."""
@@ -75,8 +75,8 @@ def shape_of(prompt: Prompt) -> Iterator[Seen]:
         size += sum(map(len, texts_of(message)))
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and part.get("type") in IMAGE_PARTS:
-                yield Seen(Feature.IMAGE, f"a part {part['type']}", f"messages[{index}].content")
+            if (kind := kind_of(part)) in IMAGE_PARTS:
+                yield Seen(Feature.IMAGE, f"a part {kind}", f"messages[{index}].content")
     if size >= LONG:
         yield Seen(Feature.LONG, f"{size} characters")
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from pipeline.durable import aside, write_whole
 from pipeline.ledger import canonical
@@ -124,6 +124,19 @@ def with_last_session(manifest: Manifest, **changes: object) -> Manifest:
     """The manifest with its last session changed."""
     *before, last = manifest.sessions
     return replace(manifest, sessions=(*before, replace(last, **changes)))  # type: ignore[arg-type]  # Session's fields
+
+
+def tree_held(sessions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the tree stayed as attested in every session of a manifest's document.
+
+    Nobody saw the end of a session that was killed: it held where the next one began on the same tree.
+    """
+    for number, session in enumerate(sessions):
+        after = sessions[number + 1]["tree_start"] if number + 1 < len(sessions) else None
+        end = after if session.get("tree_end") is None else session["tree_end"]
+        if end is None or end != session["tree_start"]:
+            return False
+    return True
 
 
 def _document(manifest: Manifest, folder: Path) -> dict[str, object]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.ledger import canonical
-from pipeline.manifest import MANIFEST, VERSION
+from pipeline.manifest import MANIFEST, VERSION, tree_held
 from pipeline.records import Json, JsonObject
 from pipeline.shards import QUARANTINE, SCHEMA
 
@@ -73,7 +73,7 @@ class Input:
             "settings": dict(self.settings),
             "attestation": last["attestation"],
             "audit": last.get("audit", ""),
-            "tree_unchanged": all(session["tree_unchanged"] is True for session in self.document["sessions"]),
+            "tree_unchanged": tree_held(self.document["sessions"]),
             "complete": self.document.get("complete"),
             "cost": self.document["cost"],
             "counted": self.document.get("counted"),
@@ -106,7 +106,8 @@ def _input(folder: Path) -> Input:
         _check_manifest(folder, document)
         found = Input(folder, document, hashlib.sha256(raw).hexdigest(), _refused(folder, document))
         _ = (found.run, found.route, found.usd, found.summary(), found.settings["format"])
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, InvalidOperation) as error:
+        _ = [(shard["file"], shard["sha256"], shard["rows"]) for shard in document["shards"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidOperation) as error:
         raise MergeError(f"{path} is no manifest of a run ({type(error).__name__}: {error})") from error
     _check_folder(found)
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isinf
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -19,6 +20,9 @@ from pipeline.seen import Seen
 
 KEYS = frozenset({"id", "messages", "tools", "thinking", "dataset"})
 LONGEST_LINE = 64 * 1024 * 1024
+MOST_NESTED = 200
+"""Objects and lists in one another. Readers stop at about 1,000, writers before that, so that some could be read and
+not be written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def strict_object(text: str | bytes) -> dict[str, Json]:
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
-        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         _malformed("the JSON is nested too deeply to read")
     except UnicodeDecodeError as error:
@@ -77,6 +81,16 @@ def strict_object(text: str | bytes) -> dict[str, Json]:
     if not isinstance(value, dict):
         _malformed(f"must be a JSON object, is {_kind(value)}")
     return value
+
+
+def require_shallow(value: Json) -> None:
+    """Raises RefusedError(MALFORMED_INPUT) where the value is nested deeper than `MOST_NESTED`."""
+    holders = [value]
+    for _ in range(MOST_NESTED):
+        inner = (one.values() if isinstance(one, dict) else one for one in holders if isinstance(one, dict | list))
+        holders = [one for each in inner for one in each if isinstance(one, dict | list)]
+    if holders:
+        _malformed(f"the JSON is nested too deeply, over {MOST_NESTED} objects and lists in one another")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
@@ -99,6 +113,7 @@ def _entry(path: Path, number: int, line: bytes | None, seen: Seen) -> Prompt | 
         row_id = prompt.id
         if not seen.add(row_id):
             _malformed(f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id")
+        require_shallow(value)
     except RefusedError as error:
         return RefusedLine(str(path), number, error.refusal, row_id)
     return prompt
@@ -161,6 +176,13 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return value
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if isinf(value):
+        raise ValueError(f"{number[:20]} is beyond every number that can be written again")
     return value
 
 

@@ -56,7 +56,12 @@ RESULT_ROLES = frozenset(
 )
 CALL_ROLES = frozenset({"function_call", "tool_call", "function_calls", "tool_calls"})
 DECLARING_ROLES = frozenset({"tool_declare", "tools", "functions"})
-CALL_KEYS = ("tool_calls", "function_call", "tool_call_id")
+STRUCTURAL = RESULT_ROLES | CALL_ROLES | DECLARING_ROLES
+CALL_KEYS = ("tool_calls", "function_call", "tool_call_id", "tool_call", "function_calls", "tool_call_ids")
+DECLARING_KEYS = ("tools", "functions")
+"""Keys under which some templates find tools in a message of the system."""
+EMPTY = ("[]", "{}", "null", "None")
+"""Nothing, as text."""
 CALL_PARTS = frozenset({"tool_use", "tool_result", "tool_call", "function_call", "function_call_output"})
 
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
@@ -156,7 +161,7 @@ def signs_of(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Ite
     before: JsonObject | None = None
     for index, message in enumerate(messages):
         role = role_of(message)
-        for part in texts_of(message):
+        for part in _as_printed(message):
             for kind, what in _textual(role, part, before):
                 yield Sign(kind, what, f"messages[{index}].content")
         before = message
@@ -169,22 +174,42 @@ def _structural(messages: Sequence[JsonObject]) -> Iterator[Sign]:
             yield Sign(Tool.DECLARED, f"the role {role}", f"{where}.role")
         elif role in RESULT_ROLES or role in CALL_ROLES:
             yield Sign(Tool.TRANSCRIPT, f"the role {role}", f"{where}.role")
-        for key in CALL_KEYS:
-            if message.get(key):
-                yield Sign(Tool.TRANSCRIPT, f"the key {key}", f"{where}.{key}")
+        yield from _by_keys(message, where)
         content = message.get("content")
         for part in [message, *content] if isinstance(content, list) else [message]:
-            if isinstance(part, Mapping) and part.get("type") in CALL_PARTS:
-                yield Sign(Tool.TRANSCRIPT, f"a part {part['type']}", f"{where}.content")
+            if (kind := kind_of(part)) in CALL_PARTS:
+                yield Sign(Tool.TRANSCRIPT, f"a part {kind}", f"{where}.content")
+
+
+def _by_keys(message: JsonObject, where: str) -> Iterator[Sign]:
+    for kind, keys in ((Tool.TRANSCRIPT, CALL_KEYS), (Tool.DECLARED, DECLARING_KEYS)):
+        for key in keys:
+            if message.get(key) and message[key] not in EMPTY:
+                yield Sign(kind, f"the key {key}", f"{where}.{key}")
+
+
+def kind_of(part: Json | JsonObject) -> str:
+    """The `type` of a message, or of a part of one; "" where it has none."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _as_printed(message: JsonObject) -> Iterator[str]:
+    """The texts of a message, and all of them joined, as templates print a list of parts."""
+    texts = list(texts_of(message))
+    yield from texts
+    if len(texts) > 1:
+        yield "".join(texts)
 
 
 def _textual(role: str, text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:
-    if role in ("system", "developer"):
-        yield from _found(DECLARATIONS, text, Tool.DECLARED)
-    elif role == "assistant":
-        yield from _found(CALLS, spoken(text, whole=True), Tool.TRANSCRIPT)
-    elif role == "user":
+    if role == "user":
         yield from _by_user(text, before)
+    elif role not in STRUCTURAL:  # templates print a role that they do not know as the system's
+        if role != "assistant":
+            yield from _found(DECLARATIONS, text, Tool.DECLARED)
+        if role not in ("system", "developer"):
+            yield from _found(CALLS, spoken(text, whole=True), Tool.TRANSCRIPT)
 
 
 def _by_user(text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeline.datasets.rows import Raw, Reject, Rejected
 from pipeline.jsonlines import object_of
+from pipeline.prompts import MOST_NESTED, require_shallow
 from pipeline.records import RefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +66,71 @@ def rows_of(block: Block) -> Iterator[Raw | Rejected]:
             if line and not line.isspace():
                 yield row_of(line, block.file, number)
     else:
-        from pyarrow import ipc
+        yield from _batch_rows(block)
 
-        for number, value in enumerate(ipc.open_stream(block.data).read_all().to_pylist(), block.first):
-            yield Raw(value, block.file, number)
+
+def _batch_rows(block: Batch) -> Iterator[Raw | Rejected]:
+    from pyarrow import ipc
+
+    table = ipc.open_stream(block.data).read_all()
+    plain = all(map(_is_plain, table.schema.types))
+    try:
+        values = table.to_pylist()
+    except (ValueError, OverflowError):  # text that is no UTF-8, a time of no calendar: of which row, each one tells
+        for at in range(table.num_rows):
+            yield _one_row(table.slice(at, 1), block.file, block.first + at)
+        return
+    for number, value in enumerate(values, block.first):
+        row = Raw(value, block.file, number)
+        yield row if plain else sayable(row)
+
+
+def _one_row(table: pa.Table, file: str, line: int) -> Raw | Rejected:
+    try:
+        return sayable(Raw(table.to_pylist()[0], file, line))
+    except (ValueError, OverflowError) as error:
+        return Rejected(None, Reject.NOT_JSON, f"the record holds what no JSON can: {error}", file, line)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether each value of an Arrow type is one of JSON's."""
+    from pyarrow import types
+
+    if kind.num_fields:
+        return not types.is_map(kind) and all(_is_plain(kind.field(at).type) for at in range(kind.num_fields))
+    known = (types.is_string, types.is_large_string, types.is_integer, types.is_boolean, types.is_null)
+    return any(is_known(kind) for is_known in known)
+
+
+def sayable(row: Raw) -> Raw | Rejected:
+    """The row, or rejected where a column of it holds what JSON has no form for."""
+    for column, value in row.value.items():
+        if (stray := _stray(value)) is not None:
+            detail = f"{column} holds {stray}, for which JSON has no form"
+            return Rejected(None, Reject.WRONG_SHAPE, detail, row.file, row.line)
+    return row
+
+
+def _stray(value: object) -> str | None:
+    """What in a value is none of JSON's."""
+    holders = [value]
+    for one in holders:  # which grow
+        if isinstance(one, dict):
+            holders += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            holders += one
+        elif not (one is None or isinstance(one, str | int) or (isinstance(one, float) and isfinite(one))):
+            return f"{one!r} ({type(one).__name__})"[:80]
+    return None
 
 
 def row_of(text: bytes, file: str, line: int) -> Raw | Rejected:
     """One record that is JSON."""
     try:
-        return Raw(object_of(text), file, line)
+        value = object_of(text)
+        if text.count(b"{") + text.count(b"[") > MOST_NESTED:
+            require_shallow(value)
+        return Raw(value, file, line)
     except RefusedError as error:
         return Rejected(None, Reject.NOT_JSON, error.refusal.detail, file, line)
     except RecursionError:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pipeline.datasets.rows import Reject, RejectedError
 from pipeline.jsonlines import object_of
-from pipeline.prompts import strict_object
+from pipeline.prompts import require_shallow, strict_object
 from pipeline.records import Json, JsonObject, RefusedError
 
 
@@ -59,9 +59,11 @@ def parsed(text: str, column: str) -> Json:
 def object_in(text: str) -> dict[str, Json]:
     """The JSON object that a text is, read strictly. Raises RefusedError."""
     try:
-        return object_of(text.encode("utf-8"))
+        value = object_of(text.encode("utf-8"))
     except UnicodeEncodeError:  # half a surrogate pair
-        return strict_object(text)
+        value = strict_object(text)
+    require_shallow(value)
+    return value
 
 
 def role_in(turn: JsonObject, key: str, roles: Mapping[str, str]) -> str:

@@ -23,6 +23,9 @@ asks the same (user turns and tools, but for case and white space); no more than
 (`--cap-first-turn`); it is drawn (`--limit`, `--seed`). Rows in are prompts out and rejected rows, and each rejected
 row is kept with its reason.
 
+A hub's dataset is streamed anew each time it is read, and `generate` reads its source three times: to count it, to
+audit it and to ask. Prepare it first, which reads it once, and give `generate` the file.
+
 Written by `python -m pipeline datasets`; a test holds the two equal.
 
 ## Reasons for which a row gives no prompt

@@ -37,9 +37,13 @@ FEW = 3
 
 def _caught(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
     try:
-        return adapt(raw)
+        prompt = adapt(raw)
+        prompt.id.encode("utf-8")
     except RejectedError as error:
         return error.of(raw)
+    except UnicodeEncodeError:
+        return RejectedError(Reject.WRONG_SHAPE, "the id holds half a surrogate pair and has no UTF-8").of(raw)
+    return prompt
 
 
 @dataclass(frozen=True, slots=True)

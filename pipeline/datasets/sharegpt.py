@@ -28,6 +28,8 @@ ROLES = {
 FOOTER = re.compile(r"conversation is shared from\b.*(?:chathub\.gg|typingmind\.com)", re.IGNORECASE | re.DOTALL)
 PAGES = re.compile(r"\A\s*\d+ / \d+[ \t]*\n+(?=.)", re.DOTALL)
 CHUNK = re.compile(r"(.+)_(\d+)", re.DOTALL)
+DIGITS = 20
+"""Of a longer offset, which no conversation has, the beginning is enough: Python reads no number of any length."""
 PAGE = """anon8231489123/ShareGPT_Vicuna_unfiltered (`ShareGPT_V3_unfiltered_cleaned_split.json`, about 94,800 rows) and
 Aeala/ShareGPT_Vicuna_unfiltered (`ShareGPT_V4.3_unfiltered_cleaned_split.json`). The cards say Apache-2.0; the text is
 what users and ChatGPT wrote, and the rights in it are unclear.
@@ -63,7 +65,7 @@ def chunk_of(row: JsonObject) -> tuple[str, int] | None:
     """The conversation that a row belongs to and the offset of its first message; None where its id tells neither."""
     own = row.get("id")
     found = CHUNK.fullmatch(own) if isinstance(own, str) else None
-    return (found.group(1), int(found.group(2))) if found else None
+    return (found.group(1), int(found.group(2)[:DIGITS])) if found else None
 
 
 def join(chunks: Sequence[Raw]) -> Iterator[tuple[Raw, str | None]]:

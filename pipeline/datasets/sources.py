@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipeline.datasets.blocks import Batch, Block, Lines, Rows, row_of, rows_of
+from pipeline.datasets.blocks import Batch, Block, Lines, Rows, row_of, rows_of, sayable
 from pipeline.datasets.jsonvalues import BrokenJsonError, values_in
 from pipeline.datasets.rows import Raw, Reject, Rejected
 from pipeline.prompts import LONGEST_LINE
@@ -104,7 +104,8 @@ def _said(path: Path) -> Iterator[None]:
     except ValueError as error:
         if type(error).__module__.partition(".")[0] != "pyarrow":
             raise
-        raise SourceError(f"{path} is no whole Parquet file: {error}. Fetch or write it again") from None
+        why = str(error).rstrip(".")
+        raise SourceError(f"{path} is no whole Parquet file: {why}. Fetch or write it again") from None
 
 
 def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
@@ -184,6 +185,8 @@ def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Bloc
 def _parquet_columns(path: Path, table: ParquetFile, schema: Schema) -> list[str]:
     found = list(table.schema_arrow.names)
     _check_columns(path, schema, [set(found)])
+    if twice := next((name for name in schema.read if found.count(name) > 1), None):
+        raise SourceError(f"{path} has the column {twice} twice, and which of them is meant is not said. Drop one")
     return [name for name in found if name in schema.read]
 
 
@@ -205,7 +208,7 @@ def _hub_blocks(source: str, schema: Schema) -> Iterator[Block]:
     _check_columns(source, schema, [row.keys() for _, row in head])
     block = head
     while block:
-        yield Rows(tuple(Raw(row, source, number) for number, row in block))
+        yield Rows(tuple(sayable(Raw(row, source, number)) for number, row in block))
         block = list(islice(rows, BLOCK_ROWS))
 
 

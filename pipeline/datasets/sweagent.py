@@ -40,7 +40,8 @@ verified).
 Schema: `messages` (JSON as text; a list in an older revision), `instance_id`, `resolved`, `model`, `traj_id`, `patch`.
 `tool` has tool calls and tool messages, `xml` calls as `<function=…>` in the text and observations as user turns,
 `ticks` the last fenced block. The definitions of `tool`'s functions are in no row, and none are made up: such a
-prompt has calls in its history and declares nothing. Every prompt counts as tool data.
+prompt has calls in its history and declares nothing. Every prompt counts as tool data. The conversation ends before a
+call without its result, and before a result without its call.
 
 {_ONE_TURN} Dropped too: what the agent's own bookkeeping adds to a message (`agent`, `thought`, `action`,
 `message_type`), whose text stands in its content and calls already."""
@@ -56,7 +57,7 @@ def adapt_smith(raw: Raw) -> Prompt:
     """A SWE-smith trajectory in any of its three forms. Raises RejectedError."""
     turns = smith_turns(raw.value)
     name = form_of(turns)
-    return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), turns)
+    return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), _observed(turns))
 
 
 def smith_turns(row: JsonObject) -> list[JsonObject]:
@@ -77,13 +78,26 @@ def form_of(turns: Sequence[JsonObject]) -> str:
 def task_of(prompt: Prompt) -> str:
     """The first user turn that is no demonstration: what the trajectory is about."""
     texts = [str(message["content"]) for message in prompt.messages if message["role"] == "user"]
-    return next((text for text in texts if not text.startswith(DEMONSTRATION)), texts[0])
+    return next((text for text in texts if not text.startswith(DEMONSTRATION)), "".join(texts[:1]))
 
 
 def _prompt(name: str, row_id: str, turns: Sequence[JsonObject]) -> Prompt:
     if not turns:
         raise RejectedError(Reject.NO_TURNS, "the trajectory is empty")
     return Prompt(row_id, asked_somewhere(sound(turns), row_id), dataset=name)
+
+
+def _observed(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """The turns before the first call that is not answered before the next turn, or answer to no call."""
+    calling, calls = 0, list[Json]()
+    for at, turn in enumerate(turns):
+        if turn["role"] == "tool" and turn["tool_call_id"] in calls:
+            calls.remove(turn["tool_call_id"])
+        elif calls or turn["role"] == "tool":
+            return turns[: calling if calls else at]
+        else:
+            calling, calls = at, [call["id"] for call in objects(turn.get("tool_calls") or [], "tool_calls")]
+    return turns[:calling] if calls else turns
 
 
 def _nebius_turn(turn: JsonObject) -> JsonObject:

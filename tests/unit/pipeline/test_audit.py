@@ -67,6 +67,10 @@ def test_each_feature_says_what_shows_it() -> None:
     ] == seen
 
 
+def test_a_part_whose_type_is_no_text_is_no_image() -> None:
+    assert [] == list(shape_of(Prompt("a", ({"role": "user", "content": [{"type": ["image"], "text": "a"}]},))))
+
+
 def test_images_and_length_are_seen_and_need_no_contract() -> None:
     picture: JsonObject = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}
     long: JsonObject = {"role": "user", "content": "x" * LONG}

@@ -144,7 +144,7 @@ def test_nebius_demonstration_is_kept_and_is_not_what_the_trajectory_is_about() 
     assert Reject.NO_TURNS == reason("B8", nebius())
 
 
-CALLED = [
+CALLED: list[dict[str, Any]] = [
     {"role": "system", "content": "You can use a computer.", "agent": "main"},
     {"role": "user", "content": [{"type": "text", "text": "Fix it."}]},
     {
@@ -189,6 +189,35 @@ def test_swe_smith_messages_that_are_no_list_in_json_are_rejected(messages: obje
     assert Reject.WRONG_SHAPE == reason("B8-smith-xml", {"messages": messages})
 
 
+@pytest.mark.parametrize("loose", ["no call", "another call", "no result"])
+def test_a_smith_trajectory_ends_before_a_call_without_its_result_or_a_result_without_its_call(loose: str) -> None:
+    """Else an observation would follow an action that did not cause it."""
+    asked, call, result = CALLED[1], CALLED[2], CALLED[3]
+    more = {
+        "no call": [result],
+        "another call": [call, {**result, "tool_call_ids": ["c2"]}],
+        "no result": [call, {"role": "user", "content": "Go on."}],
+    }[loose]
+    rest = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    made = by_length("B8", ({"messages": [asked, *more, *rest], "traj_id": f"t{n}"} for n in range(30)))
+
+    assert {1} == set(made)
+    assert "Fix it." == DATASETS["B8"].opening(made[1])
+
+
+def test_a_smith_trajectory_that_begins_with_a_result_gives_no_prompt() -> None:
+    assert Reject.NO_TURNS == reason("B8", {"messages": [CALLED[3], {"role": "assistant", "content": "x"}, CALLED[1]]})
+
+
+def test_calls_of_one_turn_may_be_answered_in_any_order() -> None:
+    call = CALLED[2]["tool_calls"][0]
+    both = {**CALLED[2], "tool_calls": [call, {**call, "id": "c2"}]}
+    messages = [CALLED[1], both, {**CALLED[3], "tool_call_ids": ["c2"]}, CALLED[3]]
+    made = by_length("B8", ({"messages": messages, "traj_id": f"t{n}"} for n in range(30)))
+
+    assert {1, 4} == set(made)
+
+
 # messages
 
 
@@ -220,6 +249,7 @@ def test_no_tools_is_no_tools_however_it_is_written(tools: object) -> None:
         {"messages": [{"role": "user", "content": "a"}], "tools": "{"},
         {"messages": [{"role": "user", "content": "a"}], "thinking": "yes"},
         {"messages": [{"role": "user", "content": "a"}], "id": [1]},
+        {"messages": [{"role": "user", "content": "a"}], "id": "\ud800"},
     ],
 )
 def test_a_row_that_is_not_the_schema_is_rejected(row: dict[str, Any]) -> None:
@@ -227,6 +257,18 @@ def test_a_row_that_is_not_the_schema_is_rejected(row: dict[str, Any]) -> None:
 
 
 # All of them
+
+
+@pytest.mark.parametrize(
+    "dataset, row",
+    [
+        ("B2", {"input": "a", "id": "\ud800"}),
+        ("B6", {"messages": [{"role": "user", "content": "a"}], "prompt_id": "\udfff"}),
+        ("B7", {"conversations": [{"from": "human", "value": "a"}], "id": "x\ud800"}),
+    ],
+)
+def test_an_id_without_utf8_is_rejected_since_no_ledger_can_hold_it(dataset: str, row: dict[str, Any]) -> None:
+    assert Reject.WRONG_SHAPE == reason(dataset, row)
 
 
 def test_a_name_for_several_datasets_says_which_columns_it_wants() -> None:

@@ -70,13 +70,20 @@ def test_a_continuation_alone_is_no_prompt() -> None:
     assert [(None, Reject.NO_BEGINNING)] * 2 == told(outcomes(row("a", 4, 8), row("a", 8, 10)))
 
 
+def test_an_offset_of_any_length_is_that_of_a_continuation() -> None:
+    found = outcomes(row("a", 0, 2), {**row("a", 0, 2), "id": f"b_{'9' * 5000}"})
+
+    assert [(None, Reject.NO_BEGINNING), ("B7-a_0", 1)] == told(found)
+
+
 def test_half_a_surrogate_pair_survives_the_wait() -> None:
-    odd = row("a\ud800", 0, 2)
+    odd = row("a", 0, 2)
     odd["conversations"] = [{"from": "human", "value": "half \ud83d"}, TURNS[1]]
-    (found,) = outcomes(odd)
+    found, *others = outcomes(odd, row("a\ud800", 0, 2), row("a\ud800", 2, 4))
 
     assert isinstance(found, Prompt)
     assert "half \ud83d" == found.messages[0]["content"]
+    assert [(None, Reject.WRONG_SHAPE), ("B7-a\ud800_2", Reject.JOINED)] == told(others)
 
 
 def test_an_empty_row_does_not_shadow_the_full_row_of_its_id() -> None:

@@ -54,6 +54,9 @@ def test_glaive_call_in_single_quotes_is_a_tool_call(call: str, arguments: str) 
     [
         """{"name": "lay_table", "arguments": '{"for": "Ann\\'s mother"}'} """,
         """{"name": "lay_table", "arguments": '{"seats": Infinity}'} """,
+        """{"name": "lay_table", "arguments": '{"seats": 1e400}'} """,
+        """{"name": "lay_table", "arguments": '{"seats": None}'} """,
+        f"""{{"name": "lay_table", "arguments": '{'{"a":' * 900}1{"}" * 900}'}} """,
         """{"name": "lay_table", "arguments": '[4]'} """,
         """{"name": "lay_table", "arguments": null} """,
         """{"name": "lay_table", "parameters": '{"seats": 4}'} """,

@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -138,6 +140,69 @@ def test_a_malformed_line_is_a_rejected_row_with_its_place(tmp_path: Path) -> No
     assert {(Reject.NOT_JSON, str(path))} == {(row.reason, row.file) for row in found}
 
 
+def test_a_record_that_could_be_read_and_not_be_written_again_is_rejected(tmp_path: Path) -> None:
+    """Writers stop at fewer objects in one another than readers."""
+    deep = [f'{{"input": "a", "x": {"[" * depth}{"]" * depth}}}' for depth in (199, 200, 300)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(deep), encoding="utf-8")
+    (tmp_path / "array.json").write_text(f"[{', '.join(deep)}]", encoding="utf-8")
+
+    for name in ("lines.jsonl", "array.json"):
+        assert [Raw, Rejected, Rejected] == [type(row) for row in rows(tmp_path / name)]
+
+
+def parquet(path: Path, **columns: pa.Array) -> Path:
+    write_table(pa.table(columns), path)
+    return path
+
+
+def test_text_of_parquet_that_is_no_utf8_is_one_rejected_row(tmp_path: Path) -> None:
+    places, data = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0])), pa.py_buffer(b"a\xff\xfe")
+    path = parquet(tmp_path / "x.parquet", input=pa.Array.from_buffers(pa.string(), 2, [None, places, data]))
+    good, bad = rows(path)
+
+    assert {"input": "a"} == getattr(good, "value", None)
+    assert isinstance(bad, Rejected)
+    assert (Reject.NOT_JSON, 2) == (bad.reason, bad.line)
+    assert "codec can't decode byte 0xff" in bad.detail
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        (pa.array([b"a"]), "input holds b'a' (bytes), for which JSON has no form"),
+        (pa.array([Decimal("1.5")]), "input holds Decimal('1.5') (Decimal), for which JSON has no form"),
+        (pa.array([[{"at": date(2024, 1, 2)}]]), "input holds datetime.date(2024, 1, 2) (date), for which"),
+        (pa.array([{"x": float("nan")}]), "input holds nan (float), for which JSON has no form"),
+        (pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())), "input holds ('a', 'b') (tuple), for which"),
+        (pa.array([2**62], pa.timestamp("ms")), "the record holds what no JSON can: "),
+    ],
+)
+def test_a_value_of_parquet_that_json_has_no_form_for_is_a_rejected_row(
+    value: pa.Array, said: str, tmp_path: Path
+) -> None:
+    (found,) = rows(parquet(tmp_path / "x.parquet", input=value))
+
+    assert isinstance(found, Rejected)
+    assert found.detail.startswith(said)
+    assert found.document()
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_text_of_parquet_is_text_in_every_encoding(kind: pa.DataType, tmp_path: Path) -> None:
+    path = parquet(tmp_path / "x.parquet", input=pa.array(["a", None, "é"]).cast(kind))
+
+    assert ["a", None, "é"] == [row.value["input"] for row in rows(path) if isinstance(row, Raw)]
+
+
+def test_a_parquet_file_that_has_a_column_twice_is_refused(tmp_path: Path) -> None:
+    write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["input", "input"]), tmp_path / "x.parquet")
+
+    with pytest.raises(SourceError, match="has the column input twice"):
+        rows(tmp_path / "x.parquet")
+
+
 def test_a_line_that_is_too_long_is_passed_over_without_being_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +312,14 @@ def test_a_hub_dataset_is_asked_for_by_revision_config_and_split(monkeypatch: py
         asked[0].revision,
         asked[0].streaming,
     ]
+
+
+def test_a_hub_row_that_json_has_no_form_for_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ModuleType("datasets")
+    library.load_dataset = lambda *_, **__: [{"input": "a"}, {"input": b"a"}]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", library)
+
+    assert [Raw, Rejected] == [type(row) for row in rows("hub:a/b@0123456")]
 
 
 def test_a_hub_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

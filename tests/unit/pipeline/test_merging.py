@@ -221,6 +221,18 @@ def no_cost(folder: Path) -> None:
     edit(folder, lambda document: document.pop("cost"))
 
 
+def no_shards(folder: Path) -> None:
+    edit(folder, lambda document: document.pop("shards"))
+
+
+def no_rows_of_a_shard(folder: Path) -> None:
+    edit(folder, lambda document: document["shards"][0].pop("rows"))
+
+
+def no_end(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[" * 100_000)
+
+
 def other_run(folder: Path) -> None:
     edit(folder, lambda document: document.update(run="elsewhere"))
 
@@ -241,6 +253,9 @@ FAULTS: dict[Callable[[Path], None], str] = {
     no_json: "is no manifest of a run",
     other_version: "is of version 9",
     no_cost: "is no manifest of a run",
+    no_shards: "is no manifest of a run",
+    no_rows_of_a_shard: "is no manifest of a run",
+    no_end: "is no manifest of a run",
     other_run: "is of another run than its manifest says",
 }
 

@@ -80,6 +80,7 @@ def test_another_type_or_key_is_refused_by_name(changes: dict[str, Json], field:
         (b'{"x": {"k": 1, "k": 2}}', "occurs twice"),
         (b'{"x": NaN}', "NaN"),
         (b'{"x": -Infinity}', "Infinity"),
+        (b'{"x": 1e400}', "1e400 is beyond every number"),
         (b'{"x": "\xff"}', "not UTF-8: byte 0xff at offset 7"),
         (b"\xef\xbb\xbf{}", "not JSON"),
         (b"[" * 100_000, "nested too deeply"),
@@ -102,6 +103,19 @@ def test_a_malformed_line_is_an_entry_with_file_line_and_why_and_the_next_line_i
     assert (str(path), 1, None, Reason.MALFORMED_INPUT) == (bad.file, bad.line, bad.id, bad.refusal.reason)
     assert "not JSON" in bad.refusal.detail
     assert prompt_of(HELLO) == good
+
+
+def test_a_line_that_could_be_read_and_not_be_written_again_is_refused_by_its_id(tmp_path: Path) -> None:
+    """Writers stop at fewer objects in one another than readers."""
+    deep = [b'{"id": "a", "messages": [{"role": "user", "content": "b", "x": ' + b"[" * n for n in (197, 198, 700)]
+    lines = [line.replace(b'"a"', b'"%d"' % n) + b"]" * (line.count(b"[") - 1) + b"}]}" for n, line in enumerate(deep)]
+
+    good, *bad = read_prompts(written(tmp_path, *lines))
+
+    assert "0" == good.id
+    assert [("1", Reason.MALFORMED_INPUT), ("2", Reason.MALFORMED_INPUT)] == [
+        (entry.id, entry.refusal.reason) for entry in bad if isinstance(entry, RefusedLine)
+    ]
 
 
 def test_a_second_row_of_one_id_is_refused_by_its_line(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ DONE = said("assistant", "In the oven.\n```\nbake\n```")
         *((ASKED, said("assistant", [{"type": kind, "name": "bake"}])) for kind in ("tool_use", "tool_call")),
         (ASKED, said("user", [{"type": "tool_result", "content": "warm"}])),
         (ASKED, {"type": "function_call", "name": "bake", "arguments": "{}"}),
+        *((ASKED, said("assistant", "", **{key: {"name": "bake"}})) for key in ("tool_call", "function_calls")),
     ],
 )
 def test_roles_keys_and_parts_show_a_transcript(messages: tuple[JsonObject, ...]) -> None:
@@ -53,9 +54,22 @@ def test_tools_and_the_role_that_declares_them_are_declared() -> None:
     assert DECLARED == kinds(said("tool_declare", "# Tools"), ASKED)
 
 
-@pytest.mark.parametrize("key", ["tool_calls", "function_call", "tool_call_id"])
+@pytest.mark.parametrize("key", ["tools", "functions"])
+@pytest.mark.parametrize("tools", [[{"name": "bake"}], '[{"name": "bake"}]'])
+def test_tools_that_a_message_carries_are_declared(key: str, tools: object) -> None:
+    """DeepSeek-V3.2's template finds them there."""
+    assert DECLARED == kinds(said("system", "Be brief.", **{key: tools}), ASKED)
+
+
+@pytest.mark.parametrize("key", ["tool_calls", "function_call", "tool_call_id", "tools", "functions"])
 def test_an_empty_key_shows_nothing(key: str) -> None:
-    assert set() == kinds(ASKED, said("assistant", "No.", **{key: None}), said("assistant", "No.", **{key: []}))
+    empty: tuple[object, ...] = (None, [], "[]", "{}")
+    assert set() == kinds(ASKED, *(said("assistant", "No.", **{key: nothing}) for nothing in empty))
+
+
+@pytest.mark.parametrize("kind", [["text"], {"tool_use": 1}, None, 4])
+def test_a_part_whose_type_is_no_text_shows_nothing(kind: object) -> None:
+    assert set() == kinds(said("user", [{"type": kind, "text": "Bread?"}]), said("user", "Bread?", type=kind))
 
 
 def test_a_sign_says_what_was_seen_and_where() -> None:
@@ -96,6 +110,17 @@ def test_a_system_text_declares_tools(role: str, text: str) -> None:
     assert DECLARED == kinds(said(role, text), ASKED)
 
 
+@pytest.mark.parametrize("role", ["context", "instructions", ""])
+def test_a_role_that_templates_print_as_the_systems_declares_tools(role: str) -> None:
+    assert DECLARED == kinds(said(role, f"<tools>\n{BAKE}\n</tools>"), ASKED)
+
+
+def test_a_declaration_may_be_cut_into_parts() -> None:
+    parts = [{"type": "text", "text": GLAIVE}, {"type": "text", "text": '{"name": "bake"}'}]
+
+    assert DECLARED == kinds(said("system", parts), ASKED)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -122,8 +147,9 @@ def test_a_system_text_declares_tools(role: str, text: str) -> None:
         '```\n<functioncall> {"name": "bake"}\n```',
     ],
 )
-def test_an_assistants_text_calls_a_tool(text: str) -> None:
-    assert CALLED == kinds(ASKED, said("assistant", text))
+@pytest.mark.parametrize("role", ["assistant", "model", "ai"])
+def test_an_assistants_text_calls_a_tool(role: str, text: str) -> None:
+    assert CALLED == kinds(ASKED, said(role, text))
 
 
 @pytest.mark.parametrize(
