@@ -1,0 +1,78 @@
+"""The shape of a drafter, as its config.json and its weights must agree on.
+
+Guarantees: plain numbers; every width that the layer needs is said and none is guessed when it is read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TTT_LENGTH = 7
+"""Steps of training-time test: EAGLE's and SpecForge's default."""
+STEP_DECAY = 0.8
+"""What each further step weighs of the one before it, in both."""
+
+
+class DrafterConfigError(Exception):
+    """A target whose shape makes no drafter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """Sizes of one drafter. `aux_layers` are 0-based, their outputs are meant; `target_hidden_size` is one state's."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    vocab_size: int
+    draft_vocab_size: int
+    target_hidden_size: int
+    max_position_embeddings: int
+    aux_layers: tuple[int, int, int]
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+
+def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
+    """A drafter as wide as its target: `config` is the target's Hugging Face configuration, a text model's.
+
+    The rotary base is the target's, and stands in the drafter's own config.json, since that is what it is trained with.
+    Raises DrafterConfigError where the draft vocabulary is larger than the target's.
+    """
+    if not 0 < draft_vocab_size <= config.vocab_size:
+        wanted = f"draft vocabulary of {draft_vocab_size} tokens, the target's has {config.vocab_size}"
+        raise DrafterConfigError(f"{wanted}. Give --draft-vocabulary between 1 and that")
+    low, mid, high = layers
+    heads = int(config.num_attention_heads)
+    end = config.eos_token_id
+    return DrafterConfig(
+        hidden_size=int(config.hidden_size),
+        intermediate_size=int(config.intermediate_size),
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
+        rope_theta=_rope_theta(config),
+        vocab_size=int(config.vocab_size),
+        draft_vocab_size=draft_vocab_size,
+        target_hidden_size=int(config.hidden_size),
+        max_position_embeddings=int(config.max_position_embeddings),
+        aux_layers=(low, mid, high),
+        bos_token_id=config.bos_token_id,
+        eos_token_id=end[0] if isinstance(end, list) else end,
+        pad_token_id=config.pad_token_id,
+    )
+
+
+def _rope_theta(config: Any) -> float:  # noqa: ANN401 - transformers is untyped here
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return float(parameters.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0)

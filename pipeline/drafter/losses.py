@@ -1,0 +1,162 @@
+"""The loss of all steps at once: soft cross-entropy over the draft vocabulary, fused with the head that makes it.
+
+Guarantees: a chunk of teacher positions at a time, its teacher computed once for all steps, and its gradients right
+away, so that no tensor of [rows, vocabulary] outlives a chunk; the target's logits over its whole vocabulary are made,
+a chunk at a time, only where they are asked for. Loss of one row: -sum over the draft vocabulary of
+softmax(teacher) * log softmax(drafter); `kl` subtracts the teacher's entropy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+CHUNK_BYTES = 32 * 1024 * 1024
+"""What the logits of one chunk may take, of all steps together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """The target's head: all rows [V, h], and those of the draft vocabulary [D, h], in the order of draft ids."""
+
+    head: torch.Tensor
+    draft_rows: torch.Tensor
+    t2d: torch.Tensor
+    target_ids: torch.Tensor
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the drafter can name every token."""
+        return len(self.target_ids) == len(self.head)
+
+
+def teacher_of(head: torch.Tensor, d2t: torch.Tensor, t2d: torch.Tensor) -> Teacher:
+    """The teacher of a draft vocabulary; the head is shared, not copied, where the vocabulary is whole."""
+    ids = d2t + torch.arange(len(d2t), device=d2t.device)
+    frozen = head.detach()
+    rows = frozen if len(ids) == len(head) else frozen[ids.to(head.device)]
+    return Teacher(frozen, rows, t2d.to(head.device), ids.to(head.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """`loss` has the gradient; per step, float64 [K]: sums of rows' losses, rows right by argmax, rows."""
+
+    loss: torch.Tensor
+    sums: torch.Tensor
+    correct: torch.Tensor
+    counted: torch.Tensor
+
+
+def score(
+    states: torch.Tensor,
+    head: torch.Tensor,
+    last: torch.Tensor,
+    teacher: Teacher,
+    present: torch.Tensor,
+    scales: torch.Tensor,
+    *,
+    kl: bool = False,
+    named_only: bool = False,
+    exact: bool = False,
+) -> Scored:
+    """The loss of drafter states [K, S, h] through `head` [D, h] against target states [S, h'] through the teacher.
+
+    `present` bool [K, S] says which rows there are. `named_only` leaves out positions whose likeliest token the draft
+    vocabulary lacks; `exact` counts these as wrong. The loss is the sum over k of scales[k] * sums[k].
+    """
+    options = _Options(kl=kl, named_only=named_only, exact=exact)
+    loss, sums, correct, counted = _FusedLoss.apply(states, head, last, teacher, present, scales, options)
+    return Scored(loss, sums, correct, counted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    kl: bool
+    named_only: bool
+    exact: bool
+
+
+class _FusedLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context is untyped
+        states: torch.Tensor,
+        head: torch.Tensor,
+        last: torch.Tensor,
+        teacher: Teacher,
+        present: torch.Tensor,
+        scales: torch.Tensor,
+        options: _Options,
+    ) -> tuple[torch.Tensor, ...]:
+        steps, rows, _ = states.shape
+        dtype = _compute_dtype(states)
+        weight = head.to(dtype)
+        grads = torch.empty_like(states), torch.zeros_like(head, dtype=_wide(head[:0]).dtype)
+        figures = torch.zeros(3, steps, dtype=torch.float64, device=states.device)
+        wanted = max(1, CHUNK_BYTES // (4 * len(head) * steps))
+        for at in range(0, rows, wanted):
+            chunk = slice(at, at + wanted)
+            target, kept, named = _taught(last[chunk].to(dtype), teacher, present[:, chunk], options)
+            piece = states[:, chunk].reshape(-1, states.shape[-1]).to(dtype)
+            slope = _rows(piece @ weight.T, target, kept, named, scales, figures, options).to(dtype)
+            grads[0][:, chunk] = (slope @ weight).view(steps, -1, states.shape[-1])
+            grads[1].addmm_(slope.T, piece) if grads[1].dtype is dtype else grads[1].add_(slope.T @ piece)
+        ctx.save_for_backward(*grads)
+        ctx.dtype = head.dtype
+        loss = (figures[0] * scales.to(figures)).sum().to(_wide(states[:0]).dtype)
+        told = figures.unbind()
+        ctx.mark_non_differentiable(*told)
+        return loss, *told
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_figures: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        states, head = ctx.saved_tensors
+        return states * grad, (head * grad).to(ctx.dtype), None, None, None, None, None
+
+
+def _compute_dtype(states: torch.Tensor) -> torch.dtype:
+    """What the products are made in: autocast's where that is on."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
+
+
+def _taught(
+    last: torch.Tensor, teacher: Teacher, present: torch.Tensor, options: _Options
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of one chunk: the teacher's distribution [C, D], which rows count [K, C], and which teachers can be named [C]."""
+    probabilities = _wide(last @ teacher.draft_rows.to(last.dtype).T).softmax(-1)
+    named = torch.ones(len(last), dtype=torch.bool, device=last.device)
+    if (options.named_only or options.exact) and not teacher.is_whole:
+        named = teacher.t2d[(last @ teacher.head.to(last.dtype).T).argmax(-1)]
+    return probabilities, present & named if options.named_only else present, named
+
+
+def _rows(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    kept: torch.Tensor,
+    named: torch.Tensor,
+    scales: torch.Tensor,
+    figures: torch.Tensor,
+    options: _Options,
+) -> torch.Tensor:
+    """Adds the chunk's figures and gives the slope of the loss by the logits, [K * C, D]; uses up `logits`."""
+    steps, rows = kept.shape
+    found = _wide(logits).view(steps, rows, -1)
+    sums = found.logsumexp(-1)
+    losses = sums - torch.einsum("kcd,cd->kc", found, target)
+    if options.kl:
+        losses = losses + torch.special.xlogy(target, target).sum(-1)
+    right = (found.argmax(-1) == target.argmax(-1)) & (named | (not options.exact))
+    for place, value in enumerate((losses, right, torch.ones_like(losses))):
+        figures[place] += (value * kept).sum(1).double()
+    slope = found.sub_(sums[..., None]).exp_().sub_(target)
+    slope *= (kept * scales.to(slope)[:, None])[..., None]
+    return slope.view(steps * rows, -1)

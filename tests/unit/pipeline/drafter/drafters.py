@@ -1,0 +1,62 @@
+"""A drafter and batches of a few hundred numbers, for the tests of this folder."""
+
+from __future__ import annotations
+
+import torch
+
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.draft_vocabulary import DraftVocabulary, choose
+from pipeline.drafter.losses import Teacher, teacher_of
+from pipeline.drafter.model import Drafter
+from pipeline.drafter.packing import RowStates
+
+VOCABULARY, DRAFT, WIDTH, TARGET_WIDTH = 40, 24, 16, 12
+CONFIG = DrafterConfig(
+    hidden_size=WIDTH,
+    intermediate_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    rms_norm_eps=1e-6,
+    rope_theta=10_000.0,
+    vocab_size=VOCABULARY,
+    draft_vocab_size=DRAFT,
+    target_hidden_size=TARGET_WIDTH,
+    max_position_embeddings=64,
+    aux_layers=(1, 3, 4),
+)
+
+
+def vocabulary() -> DraftVocabulary:
+    """Every id that is no multiple of three, so that the mapping is no identity, and 38 is left out."""
+    return choose(torch.tensor([float(token % 3 > 0) for token in range(VOCABULARY)]), DRAFT, always=[1])
+
+
+def drafter(seed: int = 0) -> Drafter:
+    """Fresh weights, large enough that nothing is near zero."""
+    torch.manual_seed(seed)
+    made = Drafter(CONFIG, vocabulary())
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    made.attach(torch.randn(VOCABULARY, WIDTH))
+    return made
+
+
+def teacher(made: Drafter, seed: int = 1) -> Teacher:
+    """A target's head."""
+    generator = torch.Generator().manual_seed(seed)
+    return teacher_of(torch.randn(VOCABULARY, TARGET_WIDTH, generator=generator), made.d2t, made.t2d)
+
+
+def row(prompt: int, answer: int, seed: int) -> RowStates:
+    """A row of so many prompt and answer tokens, its states drawn."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = prompt + answer
+    return RowStates(
+        id=f"row-{seed}",
+        ids=torch.randint(VOCABULARY, (tokens,), generator=generator),
+        mask=torch.arange(tokens) >= prompt,
+        aux=torch.randn(tokens, 3 * TARGET_WIDTH, generator=generator),
+        last=torch.randn(answer, TARGET_WIDTH, generator=generator),
+    )
