@@ -40,10 +40,13 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a recording comes from. `recorded_at` ends in Z; `digests` (emulator only) say when it is stale."""
+    """Where a recording comes from. `recorded_at` ends in Z; `digests` (emulator only) say when it is stale.
+
+    `local` is an engine on the recorder's own machine; its version stands in `versions`.
+    """
 
     recorded_at: str
-    source: Literal["live", "emulator"]
+    source: Literal["live", "emulator", "local"]
     route: str
     model: str
     stream: bool
@@ -164,13 +167,13 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
 
 def _read_provenance(entries: Mapping[str, Any]) -> Provenance:
     oracle = entries.get("oracle")
-    if entries["source"] not in {"live", "emulator"}:
-        raise ValueError(f"source {entries['source']!r} is neither live nor emulator")
+    if entries["source"] not in {"live", "emulator", "local"}:
+        raise ValueError(f"source {entries['source']!r} is neither live nor emulator nor local")
     if datetime.fromisoformat(entries["recorded_at"]).tzinfo is None:
         raise ValueError(f"recorded_at {entries['recorded_at']!r} has no zone")
     return Provenance(
         recorded_at=entries["recorded_at"],
-        source=cast("Literal['live', 'emulator']", entries["source"]),
+        source=cast("Literal['live', 'emulator', 'local']", entries["source"]),
         route=entries["route"],
         model=entries["model"],
         stream=entries["stream"],

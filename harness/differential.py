@@ -3,7 +3,8 @@
 Guarantees: every recorded case is compared; where the two differ the case stands in the list of explained differences
 with its reason, and a case that stands there and no longer differs is as wrong as one that differs and does not.
 The others take text, we take ids: theirs with every control token's name as its id. A refusal of ours is no difference:
-it says nothing, so it says nothing wrong.
+it says nothing, so it says nothing wrong. With `--drawn N` the parsers run now, in an environment of their own, on
+texts that hypothesis draws.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from pipeline.formats.kimi import ARGUMENT_BEGIN, CALL_BEGIN
 from pipeline.formats.parts import Format, Parts
-from pipeline.formats.registry import load_format
+from pipeline.formats.registry import load_format, open_format
 from pipeline.records import Ids, RefusedError
 from pipeline.state import ROOT
 from pipeline.tokenizers import KIMI_SHA256, Tokenizer, load_tokenizer
@@ -202,15 +203,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--shared",
         type=Path,
         default=given,
-        required=not given,
         metavar="DIR",
         help="the folder of reference material; default: $DRAFTER_GATE_SHARED",
     )
-    verdicts = compared(parser.parse_args(arguments).shared)
+    parser.add_argument("--drawn", type=int, metavar="N", help="compare on as many drawn texts, with parsers run live")
+    parser.add_argument("--engine", choices=("sglang", "vllm"), default="sglang", help="whose parsers (default sglang)")
+    parser.add_argument("--python", type=Path, metavar="VENV/bin/python", help="where the engine is installed")
+    options = parser.parse_args(arguments)
+    if options.drawn:
+        if options.python is None:
+            parser.error("--drawn needs --python: the environment of the parsers, as nox -s parsers makes it")
+        return drawn(options.engine, options.python, options.drawn)
+    if options.shared is None:
+        parser.error("--shared or $DRAFTER_GATE_SHARED names the folder of recorded cases")
+    verdicts = compared(options.shared)
     sys.stdout.write(table(verdicts))
     wrong = unexplained(verdicts)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))
     return 1 if wrong else 0
+
+
+def drawn(engine: str, python: Path, number: int) -> int:
+    """Compare with parsers that run now; 1 for a difference that no rule explains, 2 where they do not run."""
+    from harness.drawn_parsers import OracleError, compared_live, table_of
+    from harness.drawn_texts import drawn_texts
+
+    try:
+        tally = compared_live(engine, python, drawn_texts(number), open_format("tiny-kimi"))
+    except OracleError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(table_of(engine, tally))
+    return 1 if tally.unexplained else 0
 
 
 def compared(shared: Path) -> dict[str, dict[str, Verdict]]:

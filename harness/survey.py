@@ -22,6 +22,7 @@ from harness.roundtrips import MODEL, Trip, read
 from pipeline.engines.openrouter import OpenRouter, encode_body
 from pipeline.engines.request import request_body
 from pipeline.formats.parts import Format
+from pipeline.oracle import shown_only
 from pipeline.prompts import read_prompts
 from pipeline.records import Completion, Prompt, RefusedError, Route, Sampling, ToolMode
 from pipeline.state import ROOT
@@ -36,21 +37,27 @@ class SurveyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One answer: how it was asked, its bytes, and the truth."""
+    """One answer: how it was asked, its bytes, and the truth.
+
+    `named` is set for an engine's own endpoint, which names no provider and returns the ids beside the text: the answer
+    then has that name, and only what a hosted API shows.
+    """
 
     trip: Trip
     prompt: Prompt
     raw: bytes
     truth: OracleEntry
     max_tokens: int
+    named: str = ""
 
     @property
     def completion(self) -> Completion | RefusedError:
         """What the wire says, or why it says nothing."""
         try:
-            return read(self.raw, stream=self.trip.stream)
+            found = read(self.raw, stream=self.trip.stream)
         except RefusedError as error:
             return error
+        return replace(shown_only(found), provider=self.named) if self.named else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ from pipeline.records import Completion, Json, RefusedError
 from pipeline.routes import Fingerprint, Trait, TraitName
 
 ENOUGH = 20
+CALLS_FROM_WORST: Mapping[str, Sequence[str]] = {
+    TraitName.TOOL_IDS: ("invented", "renumbered", "prefix_cut", "verbatim"),
+    TraitName.TOOL_ARGUMENTS: ("reserialised", "verbatim"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +94,14 @@ def _fingerprint(key: tuple[str, bool], seen: Sequence[Seen], fmt: Format) -> Fi
         TraitName.UNCLOSED: _vote(_unclosed_votes(seen)),
         TraitName.COUNT_NATIVE: _vote(_native_votes(seen, fmt, end_counted=end.value is True)),
         TraitName.PROMPT_PREFIX: _vote(_prefix_votes(seen, fmt)),
-        TraitName.SEAM: _vote(_seam_votes(seen)),
+        TraitName.SEAM: _vote(_seam_votes(seen, fmt), worst=("added", "stripped", "kept")),
         TraitName.LINE_ENDS: _vote(_line_end_votes(seen), worst=("changed", "kept")),
         TraitName.DELTAS: _vote(_delta_votes(seen, fmt), worst=("rechunked", "batches", "tokens", "none")),
         TraitName.MARKERS: _vote(_marker_votes(seen, fmt)),
-        TraitName.TOOL_IDS: _vote(_call_votes(seen, _id_vote), worst=("invented", "prefix_cut", "verbatim")),
-        TraitName.TOOL_ARGUMENTS: _vote(_call_votes(seen, _argument_vote), worst=("reserialised", "verbatim")),
+        TraitName.TOOL_IDS: _vote(_call_votes(seen, _id_vote), worst=CALLS_FROM_WORST[TraitName.TOOL_IDS]),
+        TraitName.TOOL_ARGUMENTS: _vote(
+            _call_votes(seen, _argument_vote), worst=CALLS_FROM_WORST[TraitName.TOOL_ARGUMENTS]
+        ),
         **_turn_end(seen, fmt),
         **_think_lead(seen, fmt),
     }
@@ -186,13 +192,26 @@ def _prefix_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[Json]:
             yield "other"
 
 
-def _seam_votes(seen: Sequence[Seen]) -> Iterator[str]:
-    """Answers whose true text has white space at an end of a field."""
+def _seam_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
+    """Answers in the layout whose true text has white space at an end of a field; a section is shown, or no vote."""
     for one in seen:
-        pairs = ((one.reasoning, one.completion.reasoning or ""), (one.content, one.completion.content or ""))
-        for true, shown in pairs:
-            if true != true.strip() and not one.completion.tool_calls and not one.exchange.truth.cut:
-                yield "kept" if shown == true else "stripped" if shown == true.strip() else "added"
+        if one.completion.tool_calls or one.exchange.truth.cut or not _readable(one, fmt):
+            continue
+        fields = [(one.reasoning, one.completion.reasoning or "")]
+        if not one.in_section or _shows_markers(one, fmt):
+            fields.append((one.content, one.completion.content or ""))
+        for true, shown in fields:
+            if true != true.strip():
+                yield "kept" if shown == true else "stripped" if _is_stripped(true, shown) else "added"
+
+
+def _shows_markers(one: Seen, fmt: Format) -> bool:
+    return any(name in (one.completion.content or "") for name in fmt.tool_markers())
+
+
+def _is_stripped(true: str, shown: str) -> bool:
+    """At both ends, or at one, as engines do that strip the end of the reasoning alone."""
+    return shown in (true.strip(), true.rstrip(), true.lstrip())
 
 
 def _line_end_votes(seen: Sequence[Seen]) -> Iterator[str]:
@@ -244,9 +263,20 @@ def _streamed(tokens: Sequence[int], fmt: Format) -> Iterator[str]:
 
 def _marker_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
     for one in seen:
-        if one.in_section and not one.exchange.trip.tools_sent:
+        if not one.in_section or one.exchange.trip.tools_sent or not _readable(one, fmt):
+            continue
+        if _shows_markers(one, fmt):
+            yield "raw"
+        elif one.completion.tool_calls:
+            yield "parsed"
+        else:
             content = one.completion.content or ""
-            yield "raw" if any(name in content for name in fmt.tool_markers()) else "stripped"
+            yield "dropped" if len(content) <= _section_start(one.content, fmt) else "stripped"
+
+
+def _section_start(content: str, fmt: Format) -> int:
+    """Where the first marker stands in a true text that has one."""
+    return min((at for name in fmt.tool_markers() if (at := content.find(name)) >= 0), default=len(content))
 
 
 def _turn_end(seen: Sequence[Seen], fmt: Format) -> dict[str, Trait]:
@@ -295,7 +325,11 @@ def _id_vote(one: Seen) -> str:
     ids = [call.id for call in one.completion.tool_calls]
     if all(f"<|tool_call_begin|>{identity}<|tool_call_argument_begin|>" in one.content for identity in ids):
         return "verbatim"
-    return "prefix_cut" if all(f"functions.{identity}<" in one.content for identity in ids) else "invented"
+    if all(f"functions.{identity}<" in one.content for identity in ids):
+        return "prefix_cut"
+    unnumbered = (identity.rpartition(":")[0] for identity in ids)
+    kept = all(head and f"<|tool_call_begin|>{head}:" in one.content for head in unnumbered)
+    return "renumbered" if kept else "invented"
 
 
 def _argument_vote(one: Seen) -> str:

@@ -40,7 +40,7 @@ from pipeline.readings import (
 from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
 from pipeline.repeats import is_cumulative
 from pipeline.routes import TraitName
-from pipeline.same_calls import require_same_calls
+from pipeline.same_calls import around_section, require_same_calls
 from pipeline.streamed import require_boundaries, require_sent_once, require_whole_end
 
 
@@ -58,7 +58,8 @@ def by_engine_ids(case: Case) -> Proof:
     """The ids that the engine returned, if they are a completion and say what the answer's text says."""
     ids = case.completion.token_ids or ()
     spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
-    if not _count_says_all(case, len(ids), spans, Reason.IDS_CONTRADICT) and case.completion.tool_calls:
+    lost = bool(case.completion.tool_calls) or _is_section_dropped(case, ids, spans)
+    if not _count_says_all(case, len(ids), spans, Reason.IDS_CONTRADICT) and lost:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "no count says whether all ids were returned", field="usage")
     return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(case.completion.ids_from))
 
@@ -131,7 +132,7 @@ def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, 
         raise RefusedError(contradiction, message, field="finish_reason")
     said = _said(case, ids, spans)
     for name, true, shown in zip(("reasoning", "content"), said, texts(case.completion), strict=True):
-        if not _agrees(case, true, shown) and not (name == "content" and _is_cut_at_marker(case, true, shown)):
+        if not _agrees(case, true, shown) and not (name == "content" and _is_cut(case, true, shown, ids, spans)):
             at = _parting(true, shown)
             message = f"{name} is {shown[at : at + 60]!r} from character {at} on, the ids say {true[at : at + 60]!r}"
             raise RefusedError(contradiction, message, field=name, char_offset=at)
@@ -196,6 +197,22 @@ def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
         return False
     first = min((true.find(marker) for marker in case.fmt.tool_markers() if marker in true), default=len(true))
     return _agrees(case, true[:first], shown)
+
+
+def _is_cut(case: Case, true: str, shown: str, ids: Ids, spans: Sequence[Span]) -> bool:
+    """Whether a parser of calls left out the rest of the content, or the section in the middle of it.
+
+    It holds back, and may never send, what a marker could begin with.
+    """
+    held = true.removeprefix(shown) if true.startswith(shown) else ""
+    if len(held) > 1 and any(marker.startswith(held) for marker in case.fmt.tool_markers()):
+        return True
+    return _is_cut_at_marker(case, true, shown) or _is_section_dropped(case, ids, spans)
+
+
+def _is_section_dropped(case: Case, ids: Ids, spans: Sequence[Span]) -> bool:
+    shown = texts(case.completion)[1]
+    return any(_agrees(case, text, shown) for text in around_section(case, ids, spans))
 
 
 def _agrees(case: Case, true: str, shown: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pipeline.records import Completion, Json, Reason, RefusedError, Route
 
@@ -55,9 +56,9 @@ MEANINGS: Mapping[TraitName, str] = {
     TraitName.SEAM: "kept|stripped|added: what happens to white space beside control tokens",
     TraitName.LINE_ENDS: "kept|changed: what happens to CR LF inside a text; one change seen is enough to refuse",
     TraitName.DELTAS: "tokens|batches|rechunked|none: what one delta of the stream is",
-    TraitName.MARKERS: "raw|stripped|parsed: tool markers in the text where `tools` is not sent",
+    TraitName.MARKERS: "raw|stripped|parsed|dropped: tool markers, or their section, where `tools` is not sent",
     TraitName.LEAKS: "true|false: a control token's name stands in a text though `tools` were sent",
-    TraitName.TOOL_IDS: "verbatim|prefix_cut|invented: ids of parsed tool calls",
+    TraitName.TOOL_IDS: "verbatim|prefix_cut|renumbered|invented: ids of parsed tool calls",
     TraitName.TOOL_ARGUMENTS: "verbatim|reserialised: arguments of parsed tool calls",
     TraitName.TURN_END: "by_role: where a family has several end tokens, answers and calls end with their own each",
     TraitName.THINK_LEAD: "written: thinking begins with the text that the template puts before <think>, if it does",
@@ -146,8 +147,8 @@ def _dated(model: str) -> re.Pattern[str]:
 _KINDS: Mapping[str, tuple[Json, ...]] = {
     TraitName.SEAM: ("kept", "stripped", "added"),
     TraitName.DELTAS: ("tokens", "batches", "rechunked", "none"),
-    TraitName.MARKERS: ("raw", "stripped", "parsed"),
-    TraitName.TOOL_IDS: ("verbatim", "prefix_cut", "invented"),
+    TraitName.MARKERS: ("raw", "stripped", "parsed", "dropped"),
+    TraitName.TOOL_IDS: ("verbatim", "prefix_cut", "renumbered", "invented"),
     TraitName.TOOL_ARGUMENTS: ("verbatim", "reserialised"),
     TraitName.UNCLOSED: ("reasoning", "content"),
     TraitName.REASONING_TOKENS: ("native", "estimate", "other"),
@@ -236,11 +237,17 @@ def file_name(fingerprint: Fingerprint) -> str:
     return f"{fingerprint.provider.lower()}--{model}--{'stream' if fingerprint.stream else 'json'}.jsonl"
 
 
+OWN_APIS: Mapping[str, Literal["local", "sglang", "vllm"]] = {"local": "local", "sglang": "sglang", "vllm": "vllm"}
+"""Routes that are a model of ours, so that no provider stands behind them."""
+SERVED_APIS = frozenset({"sglang", "vllm"})
+"""Those where it runs in a server on this machine."""
+
+
 def parse_route(name: str, *, model: str, stream: bool) -> Route:
-    """A Route from `local`, `emulator/PROVIDER` or `openrouter/PROVIDER`; RouteError says which names there are."""
+    """A Route from `local`, an engine or `API/PROVIDER`; RouteError says which names there are."""
     api, _, provider = name.partition("/")
-    if api == "local" and not provider:
-        return Route("local", model, "", stream=False)
+    if not provider and (own := OWN_APIS.get(name)):
+        return Route(own, model, "", stream=False)
     if api in ("emulator", "openrouter") and re.fullmatch(r"[a-z0-9][a-z0-9._/-]*", provider):
         return Route("emulator" if api == "emulator" else "openrouter", model, provider, stream)
-    raise RouteError(f"{name!r} is no route; there are local, emulator/PROVIDER and openrouter/PROVIDER")
+    raise RouteError(f"{name!r} is no route; there are {", ".join(OWN_APIS)}, emulator/PROVIDER and openrouter/PROVIDER")
