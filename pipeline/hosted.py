@@ -56,7 +56,7 @@ class HostedEngine:
         if wanted > self._endpoint.context_length:
             detail = f"prompt and max_tokens need {wanted} tokens, the endpoint takes {self._endpoint.context_length}"
             return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
-        if (unknown := unrendered_keys(row.prompt)) is not None:
+        if (unknown := unrendered_keys(row.prompt) or begun_answer(row.prompt)) is not None:
             return unknown
         return None if sampling.return_token_ids else special_text(fmt, row.prompt)
 
@@ -138,6 +138,15 @@ def unrendered_keys(prompt: Prompt) -> Refusal | None:
                 detail = f"message {position} has {key!r}, which would be sent and is not rendered"
                 return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
     return None
+
+
+def begun_answer(prompt: Prompt) -> Refusal | None:
+    """The refusal of a prompt that ends on an answer: providers go on with it, and what is rendered begins another."""
+    last = len(prompt.messages) - 1
+    if last < 0 or prompt.messages[last].get("role") != "assistant":
+        return None
+    detail = f"message {last}, the last, is the assistant's: cut it with `pipeline prepare`, which ends on a question"
+    return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
 
 
 def _paid(reply: Reply) -> int:

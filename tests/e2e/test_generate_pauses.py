@@ -187,8 +187,18 @@ def test_an_answer_that_costs_more_than_it_can_pauses_the_run_at_once(world: Wor
     assert summary.rows["asked"] <= 16
 
 
-def test_a_message_key_that_is_sent_and_not_rendered_is_refused_before_it_is_asked(world: World) -> None:
-    odd = {"id": "odd", "messages": [{"role": "user", "content": "Hi", "partial": True}]}
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "Hi", "partial": True}],
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}],
+    ],
+    ids=["a key that is sent and not rendered", "an answer that a provider would go on with"],
+)
+def test_a_prompt_that_is_read_otherwise_than_rendered_is_refused_before_it_is_asked(
+    world: World, messages: list[dict[str, object]]
+) -> None:
+    odd = {"id": "odd", "messages": messages}
     world.write_prompts(prompt_line(1), json.dumps(odd))
     with emulating(world, pool(world.fmt)) as live:
         summary = live.run()
