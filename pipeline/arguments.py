@@ -1,6 +1,6 @@
 """What the command lines of paid verbs share: amounts, numbers, and where a route may be asked.
 
-Guarantees: an emulator is asked on this machine alone, and a real API at no other place than its own.
+Guarantees: an emulator or an engine is asked on this machine alone, and a real API at no other place than its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pipeline.money import pico
 from pipeline.records import Route
+from pipeline.routes import SERVED_APIS
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -21,14 +22,22 @@ class ArgumentsError(Exception):
 
 def check_place(route: Route, base_url: str | None) -> None:
     """Raises ArgumentsError where the route has another place than `base_url`, or needs one."""
-    if route.api == "emulator":
+    if route.api in SERVED_APIS:
+        start = f"Start one with: nox -s engine -- {route.api} --model DIR"
+        if base_url is None:
+            raise ArgumentsError(f"the {route.api} route needs --base-url URL. {start}")
+        if urlsplit(base_url).hostname not in LOOPBACK:
+            raise ArgumentsError(f"{base_url} is not on this machine; an engine elsewhere is asked through a tunnel")
+    elif route.api == "emulator":
         start = "Start one with: python -m harness.emulator --port 0"
         if base_url is None:
             raise ArgumentsError(f"the emulator route needs --base-url URL. {start}")
         if urlsplit(base_url).hostname not in LOOPBACK:
             raise ArgumentsError(f"{base_url} is not on this machine, where alone an emulator is asked. {start}")
     elif base_url is not None:
-        raise ArgumentsError(f"--base-url is for the emulator; {route.name} has its own place. Leave it out")
+        raise ArgumentsError(
+            f"--base-url is for the emulator and for engines; {route.name} has its own place. Leave it out"
+        )
 
 
 def usd(text: str) -> Decimal:

@@ -139,8 +139,8 @@ class Desk:
         """
         try:
             verdict, bill = judged(answer)
-        except Exception:
-            await self._scribe.keep(entry, answer)  # whatever it was that could not be read, it is paid
+        except Exception:  # `judged` raises on no bytes, so this is a fault of ours: the answer is paid all the same
+            await self._scribe.keep(entry, answer)
             raise
         await self._scribe.keep(entry, answer, bill if verdict is Verdict.KEPT else None)
         return verdict, bill

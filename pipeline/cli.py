@@ -41,6 +41,10 @@ VERBS: Mapping[str, Verb] = {
     "datasets": Verb("pipeline.prepare_cli", "every dataset's page: schema, licence, what is dropped and why"),
     "audit": Verb("pipeline.audit_cli", "which features a dataset's rows use, with the first of each to look at"),
     "merge": Verb("pipeline.merge_cli", "one training set of the shards of several runs"),
+    "train": Verb("pipeline.train_cli", "an EAGLE-3 drafter from proven rows"),
+    "states": Verb("pipeline.states_cli", "the hidden states of proven rows, on disk for training"),
+    "evaluate": Verb("pipeline.evaluate_cli", "acceptance and speed of a drafter, and whether it is lossless"),
+    "export": Verb("pipeline.export_cli", "drafters and rows as other programs read them"),
     "reasons": Verb("pipeline.reasons", "every reason for a refusal, as a table"),
     "ledger": Verb("pipeline.ledger_cli", "list what was spent, by day and route, and what is unsettled"),
 }

@@ -21,6 +21,7 @@ from pipeline.ledger import canonical
 from pipeline.objections import PROVE
 from pipeline.plan import Cover, Plan
 from pipeline.records import Json, Prompt, Reason, Refusal, Route
+from pipeline.routes import SERVED_APIS
 
 CONTRACTS = {
     "emulator": (
@@ -28,6 +29,10 @@ CONTRACTS = {
         "nox -s cassettes",
     ),
     "local": ("a case of harness/golden_cases.py with it, in tests/contract/test_goldens.py", "nox -s goldens"),
+    **dict.fromkeys(
+        sorted(SERVED_APIS),
+        ("a case of harness/golden_cases.py with it, in tests/contract/test_engine_ids.py", "nox -s goldens"),
+    ),
 }
 """Where a contract on a free route is written, and what records it."""
 

@@ -25,7 +25,7 @@ from pipeline.state import ROOT
 
 SHUT = 3
 """Exit status of a command that the gate refused."""
-FREE_APIS = ("local", "emulator")
+FREE_APIS = ("local", "sglang", "vllm", "emulator")
 DEV_PICO_A_DAY = pico(1)
 PROBE_PICO_A_DAY = pico(1)
 LIVE_CASSETTE_AGE = timedelta(days=90)

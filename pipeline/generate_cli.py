@@ -38,7 +38,7 @@ from pipeline.manifest import run_of
 from pipeline.money import pico
 from pipeline.plan import Caps, Patience, Plan, Watch
 from pipeline.records import Json, Route, Sampling, ToolMode
-from pipeline.routes import committed_fingerprints, parse_route
+from pipeline.routes import OWN_APIS, committed_fingerprints, parse_route
 from pipeline.state import ROOT, ledger_path
 
 TINY_WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
@@ -92,8 +92,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
     _check_provider(route)
     _check_paths(args.prompts, args.out, args.dataset)
     tools = _tools(args.tools, args.dataset)
-    if route.api == "local" and tools is ToolMode.STRUCTURED:
-        raise ArgumentsError("the local route declares tools in the prompt alone: use --tools raw")
+    if route.api in OWN_APIS and tools is ToolMode.STRUCTURED:
+        raise ArgumentsError(f"the {route.api} route declares tools in the prompt alone: use --tools raw")
     name = args.format or (TINY_FORMAT if route.model == TINY_MODEL else DEFAULT_FORMAT)
     return Plan(
         prompts=args.prompts,

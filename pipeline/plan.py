@@ -139,7 +139,7 @@ def settings(plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider
         "format": plan.fmt.name,
         "tokenizer_sha256": plan.fmt.tokenizer.sha256,
         "fingerprint_sha256": None if fingerprint is None else fingerprint_sha256(fingerprint),
-        "weights_sha256": None if plan.weights is None else _weights_sha256(plan.weights),
+        "weights_sha256": None if plan.weights is None else weights_sha256(plan.weights),
         "prompts_sha256": scope.sha256,
         "privacy": asdict(plan.privacy),
         "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
@@ -169,7 +169,8 @@ def row_seed(seed: int | None, row: str) -> int | None:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-def _weights_sha256(folder: Path) -> str:
+def weights_sha256(folder: Path) -> str:
+    """One digest over a model directory's weights, file by file in order of their names."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:

@@ -26,7 +26,7 @@ from pipeline.money import pico, usd_text
 from pipeline.plan import Patience, Plan
 from pipeline.probes import ProbePlan, read_probes
 from pipeline.records import Sampling, ToolMode
-from pipeline.routes import parse_route
+from pipeline.routes import OWN_APIS, parse_route
 from pipeline.state import ROOT, ledger_path
 
 if TYPE_CHECKING:
@@ -80,8 +80,10 @@ def run(args: argparse.Namespace) -> int:
 def plan_of(args: argparse.Namespace) -> ProbePlan:
     """The probe that the arguments name."""
     route = parse_route(args.route, model=args.model, stream=False)
-    if route.api == "local":
-        raise ArgumentsError("the local route does nothing to text: probe openrouter/PROVIDER or emulator/PROVIDER")
+    if route.api in OWN_APIS:
+        raise ArgumentsError(
+            f"the {route.api} route does nothing to text: probe openrouter/PROVIDER or emulator/PROVIDER"
+        )
     check_place(route, args.base_url)
     model = model_of(args.model)
     name = args.format or (model.format if model else None)

@@ -1,7 +1,14 @@
 """What was really billed for requests whose cost is not known: asked of the provider, generation by generation.
 
 Guarantees: reads only at the provider, free of charge; a request is settled only at the cost that the provider names,
-and freed only where that is nothing. What the provider does not know, or not yet, stays as it is.
+and freed only where that is nothing, upstream with the account's own key included. What the provider does not know, or
+not yet, stays as it is.
+
+A request that ends as settled keeps the answer that it had: an error, or a stream that was cut, is refused as just that
+by every later run, without and with `--resend-unknown`. That is on purpose. `/generation` tells a cost and never a text
+(`/generation/content` only what an account chose to store there, without the stream that it was), so there is nothing
+to prove a row from; and what is known to be paid is not paid again. Whoever wants the row all the same gives it another
+id, which is another request.
 """
 
 from __future__ import annotations
@@ -51,7 +58,13 @@ async def _reconciled(client: OpenRouter, ledger: Ledger, entry: Entry) -> Found
 
 
 def _cost(record: JsonObject) -> int | None:
-    value = record.get("total_cost")
+    """Pico-dollars. Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added."""
+    names = ("total_cost", "upstream_inference_cost") if record.get("is_byok") else ("total_cost",)
+    costs = [_amount(record.get(name)) for name in names]
+    return None if None in costs else sum(filter(None, costs))
+
+
+def _amount(value: Json) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

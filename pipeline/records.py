@@ -254,11 +254,12 @@ class ToolMode(StrEnum):
 class Route:
     """How a completion was got. Two routes never share a contract.
 
-    `api` is `local` (transformers in this process), `emulator` (loopback) or `openrouter`; `provider` is the slug
-    that pins the provider (`siliconflow`), empty for `local`.
+    `api` is `local` (transformers in this process), `sglang` or `vllm` (an engine's server on this machine, ids in and
+    ids out), `emulator` (loopback) or `openrouter`; `provider` is the slug that pins the provider (`siliconflow`),
+    empty where a model of ours answers.
     """
 
-    api: Literal["local", "emulator", "openrouter"]
+    api: Literal["local", "sglang", "vllm", "emulator", "openrouter"]
     model: str
     provider: str = ""
     stream: bool = False

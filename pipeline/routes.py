@@ -250,4 +250,5 @@ def parse_route(name: str, *, model: str, stream: bool) -> Route:
         return Route(own, model, "", stream=False)
     if api in ("emulator", "openrouter") and re.fullmatch(r"[a-z0-9][a-z0-9._/-]*", provider):
         return Route("emulator" if api == "emulator" else "openrouter", model, provider, stream)
-    raise RouteError(f"{name!r} is no route; there are {", ".join(OWN_APIS)}, emulator/PROVIDER and openrouter/PROVIDER")
+    there = ", ".join(OWN_APIS)
+    raise RouteError(f"{name!r} is no route; there are {there}, emulator/PROVIDER and openrouter/PROVIDER")

@@ -33,7 +33,7 @@ from pipeline.money import pico, usd_text
 from pipeline.outcomes import Engine
 from pipeline.plan import Plan, Scope, settings
 from pipeline.records import JsonObject
-from pipeline.routes import Fingerprint, committed_fingerprints
+from pipeline.routes import OWN_APIS, SERVED_APIS, Fingerprint, committed_fingerprints
 from pipeline.scribe import Scribe, read_spill
 from pipeline.shards import ShardFolder
 from pipeline.summary import Tally
@@ -91,7 +91,20 @@ async def begin(
     read_spill(ledger)
     if plan.route.api == "local":
         return await _begin_local(stack, permit, plan, progress, scope, ledger)
+    if plan.route.api in SERVED_APIS:
+        return await _begin_served(stack, permit, plan, progress, scope, ledger)
     return await _begin_hosted(stack, permit, plan, progress, scope, ledger, root)
+
+
+async def _begin_served(
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger
+) -> Run:
+    from pipeline.served import open_served, provenance
+
+    engine = await open_served(stack, plan)
+    wanted = settings(plan, scope, None, plan.route.api) | await provenance(engine)
+    manifest, folder = _open(stack, permit, plan, ledger, wanted)
+    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, Budget(), engine, None))
 
 
 async def _begin_local(
@@ -153,7 +166,7 @@ def _estimate(plan: Plan, ledger: Ledger, rows: int) -> str:
     with ledger.transaction():
         found = forecast(ledger.costs(plan.route), rows)
     text = "not known: too few answers of this route are in the ledger" if found is None else found.text
-    if plan.route.api != "local":
+    if plan.route.api not in OWN_APIS:
         sys.stderr.write(f"estimate for {rows} rows: {text}\n")
     return text
 

@@ -1,17 +1,20 @@
 """Proven rows in Parquet shards, and refused ones in a quarantine file beside them.
 
 Guarantees: a shard is whole or not there; a row stands in exactly one of shards and quarantine, and once; what a
-crash cut short is written again from the ledger. Schema of a shard: id, prompt_ids and output_ids (int32 lists),
-spans (kind, start, stop), evidence, detail, dataset, route.
+crash cut short is written again from the ledger. A shard is tried out before anything is asked for, so that a library
+that cannot write one is met then, and the memory that it takes is taken then. Schema of a shard: id, prompt_ids and
+output_ids (int32 lists), spans (kind, start, stop), evidence, detail, dataset, route.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,15 +23,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.durable import append_synced, write_whole
-from pipeline.records import Ids, Json, Refusal, TokenRow
+from pipeline.records import Evidence, Ids, Json, Refusal, Span, SpanKind, TokenRow
 from pipeline.seen import Seen
+from pipeline.waiting import ROWS_A_BLOCK, Waiting
 
 QUARANTINE = "quarantine.jsonl"
 ROWS_A_SHARD = 4096
-ROWS_A_BLOCK = 256
-"""Waiting rows are packed by so many: an id takes four bytes then, and forty as a Python number."""
-# A dictionary of ids saves 2 % on disk, and costs ten times the memory of the rows while it is made.
-DICTIONARIES = ["evidence", "detail", "dataset", "route"]
+TRIAL = TokenRow("trial", tuple(range(24)), tuple(range(1000)), (Span(SpanKind.CONTENT, 0, 1000),), Evidence.COUNTED)
+TRIED = (ROWS_A_BLOCK, 24 * ROWS_A_BLOCK, 1000 * ROWS_A_BLOCK, {"counted": ROWS_A_BLOCK})
+REINSTALL = "pip install --force-reinstall -c constraints.txt pyarrow"
 SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("stop", pa.int32())])
 SCHEMA = pa.schema(
     [
@@ -91,15 +94,14 @@ class ShardFolder:
         self.folder = folder
         self.shards: list[Shard] = []
         self.reasons: Counter[str] = Counter()
-        self._route = route
         self._schema = SCHEMA.with_metadata(dict(metadata))
         self._rows_a_shard = rows_a_shard
-        self._rows: list[tuple[TokenRow, str]] = []
-        self._blocks: list[pa.RecordBatch] = []
+        self._waiting = Waiting(route, self._schema)
         self._evidence: Counter[str] = Counter()
         self._tokens = [0, 0]
         self._refused: list[Quarantined] = []
         self._done = Seen()
+        _try_out(self._schema)
         self._read_back()
 
     def __contains__(self, key: str) -> bool:
@@ -114,12 +116,10 @@ class ShardFolder:
         """Take a proven row; a row already there is refused. Raises ShardError, OSError."""
         if not self._done.add(f"id {row.id}"):
             raise ShardError(f"row {row.id!r} is in {self.folder} already")
-        self._rows.append((row, dataset))
+        self._waiting.add(row, dataset)
         self._evidence[str(row.evidence)] += 1
         self._tokens = [self._tokens[0] + len(row.prompt_ids), self._tokens[1] + len(row.output_ids)]
-        if len(self._rows) >= ROWS_A_BLOCK:
-            self._pack()
-        if len(self._rows) + sum(block.num_rows for block in self._blocks) >= self._rows_a_shard:
+        if len(self._waiting) >= self._rows_a_shard or self._waiting.heavy:
             self.flush()
 
     def refuse(self, refused: Quarantined) -> None:
@@ -137,12 +137,11 @@ class ShardFolder:
             lines = "".join(json.dumps(_quarantine_line(refused)) + "\n" for refused in self._refused)
             append_synced(self.folder / QUARANTINE, lines.encode("ascii"))
             self._refused.clear()
-        self._pack()
-        if self._blocks:
+        if self._waiting:
             path = self.folder / f"shard-{len(self.shards):05d}.parquet"
-            write_whole(path, self._write)
+            write_whole(path, self._waiting.write)
             self.shards.append(_described(path))
-            self._blocks.clear()
+            self._waiting.drop()
 
     def evidence(self) -> Counter[str]:
         """Accepted rows by evidence grade, written or waiting."""
@@ -152,31 +151,6 @@ class ShardFolder:
         """Prompt and output tokens of all accepted rows, written or waiting."""
         return self._tokens[0], self._tokens[1]
 
-    def _write(self, file: BinaryIO) -> None:
-        """The waiting blocks, a row group each."""
-        with pq.ParquetWriter(file, self._schema, compression="zstd", use_dictionary=DICTIONARIES) as writer:
-            for block in self._blocks:
-                writer.write_batch(block)
-
-    def _pack(self) -> None:
-        """Waiting rows as one block of columns."""
-        if not self._rows:
-            return
-        rows = self._rows
-        columns: list[list[object]] = [
-            [row.id for row, _ in rows],
-            [row.prompt_ids for row, _ in rows],
-            [row.output_ids for row, _ in rows],
-            [[{"kind": str(s.kind), "start": s.start, "stop": s.stop} for s in row.spans] for row, _ in rows],
-            [str(row.evidence) for row, _ in rows],
-            [row.detail for row, _ in rows],
-            [dataset for _, dataset in rows],
-            [self._route] * len(rows),
-        ]
-        arrays = [pa.array(values, type=kind.type) for values, kind in zip(columns, SCHEMA, strict=True)]
-        self._blocks.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-        rows.clear()
-
     def _read_back(self) -> None:
         for path in sorted(self.folder.glob("shard-*.parquet")):
             shard = _described(path)
@@ -184,7 +158,7 @@ class ShardFolder:
                 raise ShardError(f"{path}: shard-{len(self.shards):05d}.parquet is missing before it. Put it back")
             if (other := _run_of(path)) != (mine := (self._schema.metadata or {}).get(b"run")):
                 raise ShardError(f"{path} is of run {other!r}, this folder of {mine!r}. Move it away")
-            for row_id in _column(path, "id").to_pylist():
+            for row_id in chain.from_iterable(block.column("id").to_pylist() for block in _blocks(path, "id")):
                 if not self._done.add(f"id {row_id}"):
                     raise ShardError(f"{path}: row {row_id!r} stands in an earlier shard too")
             self.shards.append(shard)
@@ -195,29 +169,48 @@ class ShardFolder:
             self.reasons[str(line["reason"])] += 1
 
 
+def _try_out(schema: pa.Schema) -> None:
+    """Write a shard of one full block to nowhere and read it back. Raises ShardError."""
+    waiting, file = Waiting("trial", schema), io.BytesIO()
+    for _ in range(ROWS_A_BLOCK):
+        waiting.add(TRIAL, "trial")
+    try:
+        waiting.write(file)
+        found = _counts(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ShardError(f"this pyarrow writes no shards ({error}). Run: {REINSTALL}") from error
+    if found != TRIED:
+        raise ShardError(f"this pyarrow reads of a shard what was not written ({found}). Run: {REINSTALL}")
+
+
 def _described(path: Path) -> Shard:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     try:
-        rows = pq.read_metadata(path).num_rows
-        prompt, output = (_total_length(path, name) for name in ("prompt_ids", "output_ids"))
-        evidence = Counter(_column(path, "evidence").to_pylist())
+        return Shard(path.name, sha256, *_counts(path))
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
-    return Shard(path.name, sha256, rows, prompt, output, dict(evidence))
+
+
+def _counts(file: Path | BinaryIO) -> tuple[int, int, int, dict[str, int]]:
+    """Rows, prompt tokens, output tokens, and rows by evidence. Raises ArrowException, KeyError, OSError."""
+    rows, tokens, evidence = 0, [0, 0], Counter[str]()
+    for block in _blocks(file, "prompt_ids", "output_ids", "evidence"):
+        rows += block.num_rows
+        for at, name in enumerate(("prompt_ids", "output_ids")):
+            tokens[at] += int(pc.sum(pc.list_value_length(block.column(name))).as_py() or 0)
+        evidence.update(block.column("evidence").to_pylist())
+    return rows, tokens[0], tokens[1], dict(evidence)
+
+
+def _blocks(file: Path | BinaryIO, *columns: str) -> Iterator[pa.RecordBatch]:
+    """These columns, few rows at a time, by this thread alone: threads keep memory of their own."""
+    with pq.ParquetFile(file) as opened:
+        yield from opened.iter_batches(ROWS_A_BLOCK, columns=list(columns), use_threads=False)
 
 
 def _run_of(path: Path) -> bytes | None:
     return (pq.read_schema(path).metadata or {}).get(b"run")
-
-
-def _column(path: Path, name: str) -> pa.ChunkedArray:
-    return pq.read_table(path, columns=[name], partitioning=None, use_threads=False).column(name)
-
-
-def _total_length(path: Path, name: str) -> int:
-    batches = pq.ParquetFile(path).iter_batches(ROWS_A_BLOCK, columns=[name], use_threads=False)
-    return sum(int(pc.sum(pc.list_value_length(batch.column(0))).as_py() or 0) for batch in batches)
 
 
 def _quarantine_line(refused: Quarantined) -> dict[str, Json]:

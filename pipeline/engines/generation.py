@@ -1,4 +1,4 @@
-"""What a local engine sampled, and the completion that shows it.
+"""What an engine of our own sampled, and the completion that shows it.
 
 Guarantees: the completion carries the ids themselves; its texts are only their decoding. Tool markers stay in the
 content, spelled out, for nothing is parsed here. Needs no torch.
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pipeline.tokenizers import Tokenizer
 
 
+class EngineError(Exception):
+    """An engine that does not load, cannot take a prompt, or does not give the ids that it was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One answer. `ids`, `logprobs` and `runner_up` are parallel, shape [n], the end token included if `finished`.
@@ -30,7 +34,9 @@ class Generation:
     finished: bool
 
 
-def complete(prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: bool, model: str) -> Completion:
+def complete(
+    prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
+) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
     ids = generation.ids
     reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(generation, fmt, thinking=thinking)
@@ -40,7 +46,7 @@ def complete(prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: 
         finish_reason="stop" if generation.finished else "length",
         native_finish_reason="stop" if generation.finished else "length",
         usage=Usage(len(prompt_ids), len(ids), 0.0),
-        provider="local",
+        provider=provider,
         model=model,
         logprobs=tuple(
             _token_logprob(token, logprob, fmt.tokenizer)

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
-from pipeline.engines.generation import Generation, complete
+from pipeline.engines.generation import EngineError, Generation, complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from pipeline.records import Ids, Sampling
 
 __all__ = ["EngineError", "Generation", "LocalEngine", "complete", "load_engine"]
-
-
-class EngineError(Exception):
-    """A model directory that does not load, or a prompt that the model cannot take."""
 
 
 @dataclass(slots=True)

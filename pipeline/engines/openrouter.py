@@ -27,6 +27,7 @@ from pipeline.records import Reason, RefusedError
 
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
 KEY_VARIABLE: Final = "OPENROUTER_API_KEY"
+FROM_KEYRING: Final = "keyring get drafter-gate openrouter"
 KEY_CHARS: Final = 16
 """Shorter keys are refused: every key is blotted out of what comes back, and a short one would blot out text."""
 
@@ -98,11 +99,16 @@ class Answer:
 
 
 def key_from_environment() -> Key:
-    """The key in $OPENROUTER_API_KEY; it is looked for nowhere else."""
+    """The key in $OPENROUTER_API_KEY; it is looked for nowhere else.
+
+    From a keyring it comes by way of the variable: its library is a package that constraints.txt does not list, and the
+    gate refuses those, so that its command, installed apart from here, hands the key over.
+    """
     value = os.environ.get(KEY_VARIABLE, "")
     if not value:
         raise KeyMissingError(
-            f"${KEY_VARIABLE} is not set. Run: export {KEY_VARIABLE}=<key of https://openrouter.ai/keys>"
+            f"${KEY_VARIABLE} is not set: run export {KEY_VARIABLE}=<key of https://openrouter.ai/keys>, or, where the"
+            f" key lies in a keyring, export {KEY_VARIABLE}=$({FROM_KEYRING})"
         )
     if len(value) < KEY_CHARS or not all("!" <= char <= "~" for char in value):
         rule = f"a key is at least {KEY_CHARS} printable ASCII characters without white space"

@@ -85,7 +85,7 @@ def test_datasets_know_records_and_no_target() -> None:
 
 
 def test_the_lean_environment_suffices() -> None:
-    """Everything but the torch engine, the trainer and the server imports without torch, transformers and servers."""
+    """All but the torch engine, the drafter, the trainer and the server imports without torch and servers."""
     code = """
 import importlib, sys
 for name in ("torch", "transformers", "starlette", "uvicorn"):
@@ -93,7 +93,8 @@ for name in ("torch", "transformers", "starlette", "uvicorn"):
 for name in sys.argv[1:]:
     importlib.import_module(name)
 """
-    heavy = re.compile(r"__main__|engines\.local|emulator\.(app|server|trial)|tiny_target\.(conversion|model|train)")
+    engines = r"engines\.local|pipeline\.drafter\.|emulator\.(app|server|trial)|tiny_target\.(conversion|model|train)"
+    heavy = re.compile(rf"__main__|{engines}")
     paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
     lean = [name for name in names if not heavy.search(name)]

@@ -274,6 +274,19 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert SECRET == key_from_environment().value
 
 
+def test_a_missing_key_says_how_it_comes_from_the_environment_and_from_a_keyring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    with pytest.raises(KeyMissingError) as caught:
+        key_from_environment()
+
+    assert (
+        "$OPENROUTER_API_KEY is not set: run export OPENROUTER_API_KEY=<key of https://openrouter.ai/keys>, or, where"
+        " the key lies in a keyring, export OPENROUTER_API_KEY=$(keyring get drafter-gate openrouter)"
+    ) == str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["", "short", f"{SECRET}\n", f" {SECRET}", f"{SECRET}é"])
 def test_a_key_that_is_none_is_refused_without_showing_it(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", value)

@@ -96,6 +96,8 @@ def test_files_are_named_for_the_route() -> None:
     "name, expected",
     [
         ("local", Route("local", "m")),
+        ("sglang", Route("sglang", "m")),
+        ("vllm", Route("vllm", "m")),
         ("emulator/chutes", Route("emulator", "m", "chutes", stream=True)),
         ("openrouter/siliconflow/fp8", Route("openrouter", "m", "siliconflow/fp8", stream=True)),
     ],
@@ -104,7 +106,7 @@ def test_route_names_are_api_and_provider(name: str, expected: Route) -> None:
     assert expected == parse_route(name, model="m", stream=True)
 
 
-@pytest.mark.parametrize("name", ["", "local/x", "emulator", "emulator/", "openrouter/UPPER", "other/x"])
+@pytest.mark.parametrize("name", ["", "local/x", "sglang/x", "emulator", "emulator/", "openrouter/UPPER", "other/x"])
 def test_other_names_are_errors(name: str) -> None:
     with pytest.raises(RouteError, match="there are local"):
         parse_route(name, model="m", stream=False)

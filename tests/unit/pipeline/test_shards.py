@@ -191,6 +191,41 @@ def test_a_full_disk_leaves_no_part_of_a_shard_and_the_rows_wait(tmp_path: Path)
     assert 500 == opened(tmp_path).shards[0].rows
 
 
+def test_a_shard_is_bounded_in_ids_too_however_few_the_rows(tmp_path: Path) -> None:
+    shards = opened(tmp_path)
+    long = tuple(range(1 << 20))
+    for number in range(9):
+        shards.accept(TokenRow(f"row-{number}", (1,), long, (), Evidence.ENGINE_IDS, ""), "")
+
+    assert [4, 4] == [shard.rows for shard in shards.shards]
+    shards.flush()
+    assert [4, 4, 1] == [shard.rows for shard in opened(tmp_path).shards]
+
+
+def test_rows_keep_their_order_over_blocks_of_rows_and_of_ids(tmp_path: Path) -> None:
+    shards = opened(tmp_path)
+    lengths = [3, *[1] * 300, 1 << 18, *[2] * 10]
+    for number, length in enumerate(lengths):
+        shards.accept(TokenRow(f"row-{number}", (number,), (7,) * length, SPANS, Evidence.COUNTED, ""), "B1")
+    shards.flush()
+
+    table = pq.read_table(tmp_path / "shard-00000.parquet")
+    groups = pq.read_metadata(tmp_path / "shard-00000.parquet")
+    assert [f"row-{number}" for number in range(len(lengths))] == table["id"].to_pylist()
+    assert [[number] for number in range(len(lengths))] == table["prompt_ids"].to_pylist()
+    assert lengths == [len(ids) for ids in table["output_ids"].to_pylist()]
+    assert [256, 46, 10] == [groups.row_group(at).num_rows for at in range(groups.num_row_groups)]
+
+
+def test_a_library_that_writes_no_shards_is_met_when_the_folder_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.waiting.CODEC", "lzo")
+
+    with pytest.raises(ShardError, match=r"writes no shards .*LZO.*pip install"):
+        opened(tmp_path)
+
+
 # The manifest
 
 

@@ -1,0 +1,77 @@
+"""`python -m harness.engines ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C.
+
+Guarantees: one line on stdout once it answers, `listening URL`; exit 1 with the log's end where it does not, and no
+process left behind either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from harness.engines.launch import running
+from harness.engines.settings import Start
+from pipeline.engines.generation import EngineError
+
+
+class AskedToEndError(Exception):
+    """A signal asked this process to end."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until told to end. 0, or 1 where the engine did not start."""
+    start, log = parsed(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background job is born deaf to Ctrl-C
+        signal.signal(number, _end)
+    try:
+        with running(start, log=log) as engine:
+            said = json.dumps(engine.facts.document())
+            sys.stdout.write(f"listening {engine.url} after {engine.seconds:.0f} s, {said}\n")
+            sys.stdout.flush()
+            while True:
+                signal.pause()
+    except AskedToEndError:
+        return 0
+    except EngineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def parsed(arguments: Sequence[str] | None) -> tuple[Start, Path | None]:
+    """What to start, and where its log goes."""
+    parser = argparse.ArgumentParser(prog="python -m harness.engines", description=(__doc__ or "").split("\n")[0])
+    add_engine(parser)
+    parser.add_argument("--log", type=Path, metavar="FILE", help="keep the engine's log there")
+    options, more = parser.parse_known_args(arguments)
+    return start_of(options, more), options.log
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """What names an engine on a command line."""
+    add = parser.add_argument
+    add("engine", choices=["sglang", "vllm"])
+    add("--python", required=True, metavar="PYTHON", help="the interpreter of the engine's own environment")
+    add("--model", type=Path, required=True, metavar="DIR", help="a model's directory")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--port", type=int, default=0, metavar="N", help="where it listens (default: a free port)")
+    add("--context", type=int, default=2048, metavar="N", help="most tokens of prompt and answer (default 2048)")
+    add("--rows", type=int, default=8, metavar="N", help="most rows in one batch (default 8)")
+
+
+def start_of(options: argparse.Namespace, more: Sequence[str] = ()) -> Start:
+    """The engine that the options name."""
+    given = (options.engine, options.python, options.model.resolve(), options.device, options.port)
+    return Start(*given, context=options.context, rows=options.rows, more=tuple(each for each in more if each != "--"))
+
+
+def _end(_: int, __: FrameType | None) -> None:
+    raise AskedToEndError
+
+
+if __name__ == "__main__":
+    sys.exit(main())

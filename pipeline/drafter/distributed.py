@@ -1,0 +1,175 @@
+"""The processes that train together, as torchrun starts them; without it there is one.
+
+Guarantees: what one process decides for all (a stop, an error at the beginning) every one of them hears of, so that
+none waits for another for ever. Both ways to share work average gradients over the processes, whose loss is therefore
+scaled by their number: then the result is that of one process, whatever their shares.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+Value = TypeVar("Value")
+
+
+class WorldError(Exception):
+    """Processes that cannot work together, or another process's error."""
+
+
+class Sharing(StrEnum):
+    """How processes share the work: whole copies each, or a part of every weight."""
+
+    DDP = "ddp"
+    FSDP2 = "fsdp2"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All processes, seen from one of them."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes."""
+        return self.rank == 0
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all processes, a new tensor on the CPU."""
+        if self.size == 1:
+            return tensor.detach().cpu()
+        total = tensor.detach().clone().to(self.device)
+        dist.all_reduce(total)
+        return total.cpu()
+
+    def any(self, *, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return bool(self.sum(torch.tensor(float(flag), dtype=torch.float64)) > 0)
+
+    def gathered(self, value: Value) -> list[Value]:
+        """Every process's value, by rank."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    def first(self, work: Callable[[], Value]) -> Value:
+        """What `work` gives in the first process, in all of them; what it raises there, it raises in all."""
+        if self.size == 1:
+            return work()
+        told: list[Any] = [None, None]
+        error: Exception | None = None
+        if self.is_first:
+            try:
+                told[0] = work()
+            except Exception as caught:  # noqa: BLE001 - the others must hear of whatever it is
+                error, told[1] = caught, f"{type(caught).__name__}: {caught}"
+        dist.broadcast_object_list(told, src=0, device=self.device)
+        if error is not None:
+            raise error
+        if told[1] is not None:
+            raise WorldError(f"the first process stopped ({told[1]})")
+        value: Value = told[0]
+        return value
+
+    def barrier(self) -> None:
+        """Wait for all."""
+        if self.size > 1:
+            dist.barrier(**({"device_ids": [self.device.index]} if self.device.type == "cuda" else {}))
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """The world that torchrun's variables name, left at the end; one process where there are none. Raises WorldError.
+
+    A GPU is this process's own, by its local rank.
+    """
+    size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
+    if device.type == "cuda":
+        device = torch.device("cuda", _number("LOCAL_RANK", 0) if size > 1 else device.index or 0)
+        torch.cuda.set_device(device)
+    if size == 1:
+        yield World(0, 1, device)
+        return
+    own = {"device_id": device} if device.type == "cuda" else {}
+    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=rank, world_size=size, **own)
+    except (ValueError, RuntimeError) as error:
+        raise WorldError(f"the {size} processes did not find each other ({error}). Start them with torchrun") from error
+    try:
+        yield World(rank, size, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that speaks, as torchrun's variables have it."""
+    return _number("RANK", 0) == 0
+
+
+def size_named() -> int:
+    """How many processes torchrun started; 1 without it."""
+    return _number("WORLD_SIZE", 1)
+
+
+def share(module: nn.Module, world: World, sharing: Sharing) -> nn.Module:
+    """The module as all processes train it together; itself where there is one."""
+    if world.size == 1:
+        return module
+    if sharing is Sharing.DDP:
+        return nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(module, mesh=init_device_mesh(world.device.type, (world.size,)))
+    return module
+
+
+def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """Round one backward of several: gradients meet in the last alone."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return nullcontext() if last else module.no_sync()
+    if hasattr(module, "set_requires_gradient_sync"):
+        module.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+def settle(module: nn.Module) -> None:
+    """After forwards without a backward: give up the whole weights that were gathered for them."""
+    if hasattr(module, "reshard"):
+        module.reshard()
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor of which processes may hold parts; every process must ask."""
+    gather = getattr(tensor, "full_tensor", None)
+    full: torch.Tensor = tensor if gather is None else gather()
+    return full.detach()
+
+
+def like(full: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, the same in every process, as `pattern` lies: where it is, in parts if it is in parts."""
+    if not hasattr(pattern, "full_tensor"):
+        return full.to(pattern.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(full.to(pattern.device), pattern.device_mesh, pattern.placements)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if text and not text.isdigit():
+        raise WorldError(f"${name} is {text!r}: a number belongs there. Start several processes with torchrun")
+    return int(text) if text else default

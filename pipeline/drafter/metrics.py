@@ -1,0 +1,191 @@
+"""What a training says of itself, step by step: numbers, the file that keeps them, and trackers that show them.
+
+Guarantees: `metrics.jsonl` has one line a step, whole or not there; a run that goes on from a checkpoint first takes
+off the lines of steps that come again, so that the file is that of a run that was never stopped. A tracker is used only
+where it was asked for by name, since most of them send what they are told elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from pipeline.durable import write_whole
+from pipeline.records import Json
+
+METRICS = "metrics.jsonl"
+
+
+class MetricsError(Exception):
+    """A metrics file that is none, or a tracker that is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What some batches gave, for each step of training-time test: mean loss, share of rows right, rows.
+
+    `total` is the sum of the means, each with its step's weight: what was minimised.
+    """
+
+    loss: tuple[float | None, ...]
+    accuracy: tuple[float | None, ...]
+    rows: tuple[int, ...]
+    total: float
+
+    @property
+    def acceptance(self) -> float:
+        """How many drafts in a row would be right, were each step's share independent: a0 + a0 * a1 + ..."""
+        return simulated_acceptance(self.accuracy)
+
+    def document(self) -> dict[str, Json]:
+        return {
+            "loss": self.total,
+            "loss_by_step": [*self.loss],
+            "accuracy_by_step": [*self.accuracy],
+            "rows_by_step": [*self.rows],
+            "simulated_acceptance": self.acceptance,
+        }
+
+
+def figures_of(
+    sums: Sequence[float], correct: Sequence[float], rows: Sequence[float], divisors: Sequence[float], decay: float
+) -> Figures:
+    """Figures of sums over all batches and processes; `divisors` is what each step's loss is a mean over."""
+    loss = tuple(total / of if of else None for total, of in zip(sums, divisors, strict=True))
+    accuracy = tuple(right / of if of else None for right, of in zip(correct, rows, strict=True))
+    total = sum(decay**step * mean for step, mean in enumerate(loss) if mean is not None)
+    return Figures(loss, accuracy, tuple(int(number) for number in rows), total)
+
+
+def simulated_acceptance(accuracy: Sequence[float | None]) -> float:
+    """a0 + a0 * a1 + ... (as SpecForge's evaluator has it); a step without rows ends it."""
+    total, running = 0.0, 1.0
+    for share in accuracy:
+        if share is None:
+            break
+        running *= share
+        total += running
+    return total
+
+
+class MetricsFile:
+    """The lines of one run. Only one process writes there."""
+
+    def __init__(self, folder: Path, *, steps_done: int) -> None:
+        """Open it after the lines of the first `steps_done` steps, of which those behind are taken off.
+
+        Raises MetricsError where it is no file of ours, OSError.
+        """
+        self.path = folder / METRICS
+        _cut(self.path, steps_done)
+        self._file = self.path.open("ab", buffering=0)
+
+    def write(self, step: int, kind: str, numbers: Mapping[str, Json]) -> None:
+        """Append one line. Raises OSError."""
+        text = json.dumps({"step": step, "kind": kind, **{name: _plain(value) for name, value in numbers.items()}})
+        self._file.write(f"{text}\n".encode("ascii"))
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut. Raises OSError."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_metrics(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The lines that are there, all or of one kind; a last one that a kill cut is left out."""
+    path = folder / METRICS
+    lines = _whole_lines(path.read_bytes()) if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [line for line in found if kind is None or line["kind"] == kind]
+
+
+def _plain(value: Json) -> Json:
+    """JSON has no word for what is not finite."""
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _cut(path: Path, steps_done: int) -> None:
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    try:
+        kept = [line for line in _whole_lines(data) if int(json.loads(line)["step"]) <= steps_done]
+    except (ValueError, LookupError, TypeError) as error:
+        raise MetricsError(f"{path} is no metrics file of this program ({error}). Move it away") from error
+    if (text := b"".join(kept)) != data:
+
+        def fill(file: BinaryIO) -> None:
+            file.write(text)
+
+        write_whole(path, fill)
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    return [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+class Tracker(Protocol):
+    """What shows numbers as they come. `finish` is called once, whatever ended the run."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
+    def finish(self) -> None: ...
+
+
+class _Logged:
+    """wandb, and trackio, which has the same interface."""
+
+    def __init__(self, module: Any, run: str, settings: Mapping[str, Json]) -> None:  # noqa: ANN401 - optional package
+        self._module = module
+        module.init(project="drafter-gate", name=run, config=dict(settings))
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._module.log(dict(numbers), step=step)
+
+    def finish(self) -> None:
+        self._module.finish()
+
+
+class _Board:
+    def __init__(self, module: Any, folder: Path) -> None:  # noqa: ANN401 - optional package
+        self._writer = module.SummaryWriter(log_dir=str(folder / "tensorboard"))
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+TRACKERS = ("trackio", "wandb", "tensorboard")
+
+
+def tracker_named(name: str, folder: Path, run: str, settings: Mapping[str, Json]) -> Tracker:
+    """One of `TRACKERS`. Raises MetricsError where it is not installed."""
+    import importlib
+
+    try:
+        if name == "tensorboard":
+            return _Board(importlib.import_module("torch.utils.tensorboard"), folder)
+        return _Logged(importlib.import_module(name), run, settings)
+    except ImportError as error:
+        what = f"--track {name}: {error.name or name} is not installed here"
+        raise MetricsError(
+            f"{what}. Run: pip install {name}, or leave it out; {METRICS} is written either way"
+        ) from error
+
+
+def flat(numbers: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
+    """Numbers as trackers take them: a list's numbers by their place, and nothing that is none."""
+    found: dict[str, float] = {}
+    for name, value in numbers.items():
+        values = {f"{name}/{at}": one for at, one in enumerate(value)} if isinstance(value, list) else {name: value}
+        found |= {f"{prefix}{key}": float(one) for key, one in values.items() if isinstance(one, int | float)}
+    return found

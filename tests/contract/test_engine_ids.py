@@ -1,0 +1,72 @@
+"""Every golden as an engine's server answers it: its ids come back by the engine's own word, and nothing else does."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from harness.engines.stand_in import Name, answered
+from harness.golden_cases import GOLDENS
+from harness.golden_record import Golden, read_golden
+from harness.goldens import golden_path
+from pipeline.engines.generation import Generation, complete
+from pipeline.engines.served import DIALECTS
+from pipeline.engines.serving import Ask, checked
+from pipeline.formats.parts import Format, end_ids
+from pipeline.formats.registry import open_format
+from pipeline.reconstruct import Asked, reconstruct
+from pipeline.records import Evidence, Reason, Refusal, Sampling, TokenRow
+
+pytestmark = pytest.mark.contract
+
+MODEL = "drafter-gate/tiny-kimi"
+NAMES: tuple[Name, ...] = ("sglang", "vllm")
+CASES = [
+    pytest.param(name, case.id, marks=pytest.mark.covers(*case.features, route=name), id=f"{name}-{case.id}")
+    for name in NAMES
+    for case in GOLDENS.values()
+]
+
+
+@cache
+def tiny() -> Format:
+    return open_format("tiny-kimi")
+
+
+@cache
+def golden_of(case: str) -> Golden:
+    return read_golden(golden_path(case))
+
+
+def generation(name: Name, golden: Golden) -> Generation:
+    """What the client makes of the engine's answer."""
+    last = golden.ids[-1]
+    end_id = last if last in end_ids(tiny()) else -1
+    body = answered(name, list(golden.prompt_ids), list(golden.ids), end_id)
+    ask = Ask(golden.prompt_ids, Sampling(max_tokens=len(golden.ids)), tuple(end_ids(tiny())))
+    return checked(ask, DIALECTS[name]().generation(ask, body))
+
+
+def row_of(name: Name, golden: Golden, provider: str) -> TokenRow | Refusal:
+    found, asked = generation(name, golden), Asked(provider, MODEL, len(golden.ids))
+    thinking = golden.prompt.thinking
+    completion = complete(golden.prompt_ids, found, tiny(), thinking=thinking, model=MODEL, provider=name)
+    return reconstruct(golden.prompt, completion, tiny(), None, asked)
+
+
+@pytest.mark.parametrize("name, case", CASES)
+def test_golden_comes_back_from_an_engine_by_its_ids(name: Name, case: str) -> None:
+    golden = golden_of(case)
+    row = row_of(name, golden, name)
+
+    assert isinstance(row, TokenRow), row
+    assert (Evidence.ENGINE_IDS, golden.prompt_ids, golden.ids) == (row.evidence, row.prompt_ids, row.output_ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engine_is_not_taken_for_another_route(name: Name) -> None:
+    row = row_of(name, golden_of("thinking"), "local")
+
+    assert isinstance(row, Refusal)
+    assert Reason.WRONG_PROVIDER is row.reason

@@ -1,0 +1,152 @@
+"""Whole runs through the routes `sglang` and `vllm`, against a server that answers as those engines do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.emulator.rehearsal import MODEL, ROWS, World, make_world, prompt_line
+from harness.engines.stand_in import Name, StandIn, standing_in
+from pipeline.asking import StopError
+from pipeline.formats.parts import Format
+from pipeline.formats.registry import open_format
+from pipeline.plan import Plan, weights_sha256
+from pipeline.prompts import prompt_of
+from pipeline.records import Route, Sampling
+from pipeline.state import ROOT
+
+NAMES: tuple[Name, ...] = ("sglang", "vllm")
+WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
+
+
+@pytest.fixture(scope="module")
+def fmt() -> Format:
+    return open_format("tiny-kimi")
+
+
+@pytest.fixture
+def world(tmp_path: Path, fmt: Format) -> World:
+    return make_world(tmp_path, fmt)
+
+
+def engine(name: Name, fmt: Format, **settings: Any) -> StandIn:  # noqa: ANN401 - StandIn's own fields
+    """One that thinks a little and says a number, another one for each prompt."""
+    encode = fmt.tokenizer.encode
+
+    def answers(prompt: list[int]) -> list[int]:
+        return [*encode("A sum."), fmt.think_close_id, *encode(f"It is {sum(prompt)}."), fmt.end_id]
+
+    return StandIn(name, answers, fmt.end_id, **settings)
+
+
+def plan_for(world: World, server: StandIn, **changes: object) -> Plan:
+    ours = {"concurrency": 4, "sampling": Sampling(seed=5), **changes}
+    return world.plan(route=Route(server.name, MODEL), base_url=server.url, **ours)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_come_by_engine_ids_bounded_in_flight_and_a_run_goes_on(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt, delay=0.01)) as server:
+        first = world.run(plan_for(world, server, limit=10))
+        second = world.run(plan_for(world, server, limit=16))
+
+    assert [10, 6] == [first.rows["asked"], second.rows["asked"]]
+    assert (16, {"engine_ids"}, "0.0000", 0) == (
+        second.rows["accepted"],
+        set(second.by_evidence),
+        second.cost["usd"],
+        second.code,
+    )
+    assert 4 == server.most
+    for row in world.rows():
+        prompt = prompt_of(json.loads(prompt_line(int(str(row["id"])[4:]))))
+        ids = list(world.fmt.render(prompt))
+        assert (ids, server.answers(ids), name) == (row["prompt_ids"], row["output_ids"], row["route"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_has_a_seed_of_its_own_and_the_formats_end_token(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        world.run(plan_for(world, server, limit=8))
+
+    settings = [body["sampling_params"] if name == "sglang" else body for body in server.asked]
+    assert 8 == len({each["sampling_seed" if name == "sglang" else "seed"] for each in settings})
+    assert [[world.fmt.end_id]] * 8 == [each["stop_token_ids"] for each in settings]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_manifest_says_what_computed_the_rows_and_nothing_secret(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt, weights=str(WEIGHTS))) as server:
+        if name == "sglang":
+            server.pages["/server_info"]["model_path"] = str(WEIGHTS)
+        world.run(plan_for(world, server, limit=1))
+        text = (world.out / "manifest.json").read_text()
+
+    version, backend = {"sglang": ("0.5.23", "torch_native"), "vllm": ("0.32.0", "CPU_ATTN")}[name]
+    told = {"engine": name, "version": version, "device": "cpu", "dtype": "float32", "attention_backend": backend}
+    settings = json.loads(text)["settings"]
+    assert (told, weights_sha256(WEIGHTS)) == (settings["engine"], settings["weights_sha256"])
+    assert "sk-not-to-be-kept" not in text
+
+
+def test_another_version_does_not_go_on_with_a_folder(world: World) -> None:
+    with standing_in(engine("sglang", world.fmt)) as server:
+        world.run(plan_for(world, server, limit=2))
+        server.pages["/server_info"]["version"] = "0.5.24"
+
+        with pytest.raises(StopError, match="engine"):
+            world.run(plan_for(world, server, limit=4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_that_is_not_there_stops_before_anything_is_written(name: Name, world: World) -> None:
+    server = engine(name, world.fmt)
+    with standing_in(server):
+        pass
+
+    with pytest.raises(StopError, match=f"does not answer.*nox -s engine -- {name} --model DIR"):
+        world.run(plan_for(world, server))
+    assert not world.out.exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_that_dies_loses_no_row_and_none_is_there_twice(name: Name, world: World) -> None:
+    """Rows in flight are asked again, and those in the shards are not."""
+    with standing_in(engine(name, world.fmt)) as server:
+        server.dies_after = 15
+        first = world.run(plan_for(world, server))
+    with standing_in(engine(name, world.fmt)) as again:
+        second = world.run(plan_for(world, again))
+
+    assert 1 == first.code
+    assert "does not answer" in str(first.message)
+    assert "Start it again, then give the same command" in str(first.message)
+    assert (0, ROWS) == (second.code, len(world.rows()))
+    assert {f"row-{number}" for number in range(ROWS)} == {str(row["id"]) for row in world.rows()}
+    assert ROWS - first.rows["accepted"] == len(again.asked)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_without_ids_stops_the_run_and_is_no_row(name: Name, world: World) -> None:
+    def no_ids(body: dict[str, Any]) -> None:
+        body.pop("output_ids", None)
+        for choice in body.get("choices", ()):
+            choice["token_ids"] = None
+
+    with standing_in(engine(name, world.fmt, spoil=no_ids)) as server:
+        summary = world.run(plan_for(world, server))
+
+    assert (1, 0) == (summary.code, len(world.rows() + world.quarantine()))
+    assert "asked for token ids and returned none" in str(summary.message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_too_long_is_refused_and_not_sent(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt, context=30)) as server:
+        summary = world.run(plan_for(world, server, limit=3))
+
+    assert (3, []) == (summary.rows["refused"], server.asked)
+    assert {"prompt_unsupported"} == {str(row["reason"]) for row in world.quarantine()}

@@ -1,0 +1,166 @@
+"""Proven rows as training takes them: the mask, the policy, and everything that is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.drafter_samples import row, run_folder
+from pipeline.drafter.row_folders import RowsError
+from pipeline.drafter.rows import Policy, read_rows
+from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow
+
+COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evidence.LOGPROBS, Evidence.ENGINE_IDS
+THINK, THINK_CLOSE, END = 30, 31, 32
+
+
+def test_ids_are_prompt_and_output_as_they_lie_and_the_mask_is_the_output(tmp_path: Path) -> None:
+    """The prefilled `<think>` stands in the prompt and is out; the end token was emitted and is in."""
+    spans = (Span(SpanKind.REASONING, 0, 2), Span(SpanKind.THINK_CLOSE, 2, 3), Span(SpanKind.END, 3, 4))
+    thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS)
+
+    found = read_rows([run_folder(tmp_path / "run", [thought])])[0]
+
+    assert ("a", DELTAS, "B1", 7) == (found.id, found.evidence, found.dataset, found.length)
+    assert [1, 2, THINK, 7, 7, THINK_CLOSE, END] == found.ids.tolist()
+    assert [False, False, False, True, True, True, True] == found.mask.tolist()
+    assert (torch.int64, torch.bool) == (found.ids.dtype, found.mask.dtype)
+
+
+def test_a_think_token_that_the_model_emitted_is_in(tmp_path: Path) -> None:
+    spans = (Span(SpanKind.THINK_OPEN, 0, 1), Span(SpanKind.REASONING, 1, 2))
+    cut = TokenRow("a", (1, 2), (THINK, 7), spans, DELTAS)
+
+    assert [False, False, True, True] == read_rows([run_folder(tmp_path / "run", [cut])])[0].mask.tolist()
+
+
+def test_rows_of_several_shards_and_folders_come_in_order(tmp_path: Path) -> None:
+    first = run_folder(tmp_path / "one", [row(f"a{n}", [n], [1, 2]) for n in range(7)], rows_a_shard=3)
+    second = run_folder(tmp_path / "two", [row("b", [9, 9, 9], [3])])
+
+    rows = read_rows([first, second])
+
+    assert ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "b"] == [each.id for each in rows]
+    assert ([3, 3, 3, 3, 3, 3, 3, 4], 25, 15) == (rows.lengths, rows.tokens, rows.emitted)
+    assert [9, 9, 9, 3] == rows[7].ids.tolist()
+    assert ["a1", "a2"] == [each.id for each in rows[1:3]]
+
+
+ALL = [
+    row("i", [1], [2, 3], IDS),
+    row("l", [1], [2], LOGPROBS),
+    row("d", [1], [2], DELTAS),
+    row("c", [1], [2], COUNTED),
+]
+
+
+def test_the_default_takes_stream_deltas_and_better(tmp_path: Path) -> None:
+    rows = read_rows([run_folder(tmp_path / "run", ALL)])
+
+    assert ["i", "l", "d"] == [each.id for each in rows]
+    assert ({"weak_evidence": 1}, None) == (rows.left_out, rows.risk())
+
+
+def test_counted_rows_are_taken_by_choice_and_their_risk_is_said(tmp_path: Path) -> None:
+    measured: Json = {"rows": 1, "same_count_mismatch": {"wrong": 2, "n": 400, "upper95": 0.0157}}
+    folder = run_folder(tmp_path / "run", ALL, counted=measured)
+
+    rows = read_rows([folder], Policy(COUNTED))
+
+    assert 4 == len(rows)
+    assert rows.risk() == (
+        "1 rows are of the grade counted: each may be another split of the same text into as many tokens, and a "
+        "drafter would learn it. Measured on their routes: 1 with 2 wrong of 400, at most 1.57 % (95 %)"
+    )
+
+
+def test_a_risk_that_nobody_measured_is_said_to_be_unknown(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", ALL, counted={"rows": 1, "same_count_mismatch": None})
+
+    assert str(read_rows([folder], Policy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
+
+
+def test_rows_that_are_too_long_are_left_out_and_counted_and_never_cut(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [row("fits", [1, 2], [3, 4]), row("long", [1, 2, 3], [4, 5])])
+
+    rows = read_rows([folder], Policy(longest=4))
+
+    assert ["fits"] == [each.id for each in rows]
+    assert {"too_long": 1} == rows.left_out
+
+
+def test_a_row_that_emitted_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
+    rows = read_rows([run_folder(tmp_path / "run", [row("a", [1], []), row("b", [1], [2])])])
+
+    assert (["b"], {"nothing_emitted": 1}) == ([each.id for each in rows], rows.left_out)
+
+
+def test_of_rows_with_one_id_the_first_stays(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / name, [row("a", [1], [place])]) for place, name in enumerate(("one", "two"), 2)]
+
+    rows = read_rows(folders)
+
+    assert ([[1, 2]], {"repeated_id": 1}) == ([each.ids.tolist() for each in rows], rows.left_out)
+
+
+@pytest.mark.parametrize(
+    "rows, policy, why",
+    [
+        ([row("c", [1], [2], COUNTED)], Policy(), r"1 weak_evidence\. --min-evidence counted takes"),
+        ([row("a", [1], [2, 3])], Policy(longest=2), r"1 too_long\. Raise --longest above 2"),
+        ([row("a", [1], [])], Policy(), r"1 nothing_emitted\. Give folders with rows that emitted"),
+        ([], Policy(), r"the folders hold none\. Give folders"),
+    ],
+)
+def test_nothing_left_is_an_error_that_says_why(tmp_path: Path, rows: list[TokenRow], policy: Policy, why: str) -> None:
+    with pytest.raises(RowsError, match=f"no row is left to train on: {why}"):
+        read_rows([run_folder(tmp_path / "run", rows)], policy)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (),
+        (Span(SpanKind.CONTENT, 0, 1),),
+        (Span(SpanKind.CONTENT, 1, 2),),
+        (Span(SpanKind.CONTENT, 0, 2), Span(SpanKind.END, 1, 2)),
+        (Span(SpanKind.CONTENT, 0, 3),),
+    ],
+)
+def test_spans_that_do_not_cover_what_was_emitted_are_an_error(tmp_path: Path, spans: tuple[Span, ...]) -> None:
+    folder = run_folder(tmp_path / "run", [TokenRow("a", (1,), (2, 3), spans, DELTAS)])
+
+    with pytest.raises(RowsError, match=r"row 'a' in .*: its spans do not cover its 2 emitted tokens"):
+        read_rows([folder])
+
+
+def test_the_digest_is_of_ids_borders_and_order(tmp_path: Path) -> None:
+    """What a store of states is begun with: any change to a row must show."""
+    given = {
+        "same": [row("a", [1, 2], [3]), row("b", [1], [2])],
+        "again": [row("a", [1, 2], [3]), row("b", [1], [2])],
+        "border": [row("a", [1], [2, 3]), row("b", [1], [2])],
+        "id": [row("c", [1, 2], [3]), row("b", [1], [2])],
+        "order": [row("b", [1], [2]), row("a", [1, 2], [3])],
+        "token": [row("a", [1, 2], [4]), row("b", [1], [2])],
+    }
+    found = {name: read_rows([run_folder(tmp_path / name, rows)]).sha256 for name, rows in given.items()}
+
+    assert found["same"] == found["again"]
+    assert 5 == len(set(found.values()))
+
+
+def test_the_document_says_what_was_taken_and_what_was_not(tmp_path: Path) -> None:
+    rows = read_rows([run_folder(tmp_path / "run", ALL)], Policy(longest=2))
+
+    document = rows.document()
+
+    assert {"min_evidence": "stream_deltas", "longest": 2} == document["policy"]
+    assert (2, 4, 2) == (document["rows"], document["tokens"], document["emitted"])
+    assert ({"logprobs": 1, "stream_deltas": 1}, {"too_long": 1, "weak_evidence": 1}) == (
+        document["evidence"],
+        document["left_out"],
+    )
+    assert rows.sha256 == document["sha256"]
