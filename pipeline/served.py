@@ -1,9 +1,9 @@
 """Rows answered by an engine's server on this machine, SGLang or vLLM: ids in, ids out, nothing is paid.
 
 Guarantees: no more rows are in flight than --concurrency; an answer without its ids, or that contradicts itself, stops
-the run and is no row. A resumed run asks what has no row in the shards: a row that was in flight when it stopped is
-asked again, since it cost no money. What the server says of itself is among the folder's settings, so that another
-engine, version, device, dtype, attention backend or model cannot go on with it.
+the run and is no row. A resumed run asks what has no row in the shards: what was in flight when it stopped, and after a
+kill what no shard held yet, is asked again, since it cost no money. What the server says of itself is among the
+folder's settings, so that another engine, version, device, dtype, attention backend or model cannot go on with it.
 """
 
 from __future__ import annotations

@@ -100,11 +100,10 @@ def trial(engine: Engine, victim: Victim, draw: random.Random, found: Found) -> 
             found.left += engine.kill()
         client.wait(LONGEST)
         found.rows_before.append(len(world.rows()))
-        before = asked(world)
         if session(world, engine).wait(LONGEST) != 0:
             raise EngineError(f"the run did not go on after its {victim} was killed")
         found.trials += 1
-        found.asked_again += before + asked(world) - PROMPTS
+        found.asked_again += asked(world) - PROMPTS
         count(world, found)
 
 

@@ -74,6 +74,10 @@ def save(run: Path, snapshot: Snapshot) -> Path:
         text = json.dumps(told, indent=2) + "\n"
         write_whole(part / STATE, lambda file: _write(file, text))
         part.rename(place)
+    except SafetensorError as error:  # its own word for a full disk
+        shutil.rmtree(part, ignore_errors=True)
+        what = f"the checkpoint after step {snapshot.step} cannot be written ({error})"
+        raise CheckpointError(f"{what}; the one before it stands. Make room, and run the same command again") from error
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

@@ -121,7 +121,8 @@ class _FusedLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_figures: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         states, head = ctx.saved_tensors
-        return states * grad, (head * grad).to(ctx.dtype), None, None, None, None, None
+        # In place: they are this function's own, and torch refuses a second backward pass over the same graph.
+        return states.mul_(grad), head.mul_(grad).to(ctx.dtype), None, None, None, None, None
 
 
 def _compute_dtype(states: torch.Tensor) -> torch.dtype:

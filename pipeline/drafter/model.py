@@ -77,9 +77,7 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         positions = teacher_positions(batch, mode)
         there = present(batch, positions, steps)
         rows = _needed(positions, there, batch.tokens)
-        inside = torch.arange(batch.tokens, device=rows.device) - document_starts(batch)
-        embedded, fused = self._embedded(batch.ids), self.fuse(batch.aux)
-        states = self.midlayer.unroll(embedded, fused, rows, inside, batch.starts, steps)
+        states = self.unroll(batch, rows, steps)
         at = torch.zeros(batch.tokens, dtype=torch.int64, device=rows.device)
         at[rows] = torch.arange(len(rows), device=rows.device)
         places = at[(positions[None] - 1 - torch.arange(steps, device=rows.device)[:, None]).clamp(min=0)]
@@ -97,6 +95,13 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
             exact=exact,
         )
         return TttResult(scored.loss, scored.sums, scored.correct, scored.counted)
+
+    def unroll(self, batch: Batch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
+        """States [A, h] before the norm of `rows` [A], ascending, after each step of training-time test."""
+        inside = torch.arange(batch.tokens, device=rows.device) - document_starts(batch)
+        embedded, fused = self._embedded(batch.ids), self.fuse(batch.aux)
+        states: list[torch.Tensor] = self.midlayer.unroll(embedded, fused, rows, inside, batch.starts, steps)
+        return states
 
     def fuse(self, aux: torch.Tensor) -> torch.Tensor:
         """The target's three states [.., 3h'] as one [.., h]."""

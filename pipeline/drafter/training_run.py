@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,7 +101,13 @@ def opened(
             stack.callback(tracker.finish)
         metrics = MetricsFile(out, steps_done=steps_done)
         stack.callback(metrics.close)
-        yield TrainingFolder(out, manifest, metrics, tracker)
+        folder = TrainingFolder(out, manifest, metrics, tracker)
+        try:
+            yield folder
+        except Exception:
+            with suppress(OSError):  # what went wrong is said by the one who raised it
+                folder.end(Ending(STOPPED), {"complete": False})
+            raise
 
 
 def train(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -158,6 +159,49 @@ def test_a_changed_checkpoint_is_refused_and_nothing_else_is_taken_for_it(traine
 
     assert UNUSABLE == done.returncode
     assert f"{place / 'optimizer.safetensors'} was changed since it was written" in done.stderr
+
+
+# A store of states
+
+
+@pytest.fixture(scope="module")
+def store(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("states") / "store"
+    where = (str(rows), "--target", str(WEIGHTS), "--out", str(out), "--device", "cpu", "--dtype", "float32")
+    done = copy.run("-m", "pipeline", "states", *where, "--shard-mb", "1")
+    assert 0 == done.returncode, done.stderr
+    return out
+
+
+def test_a_store_trains_as_its_rows_do(copy: Copy, store: Path, whole: Path, tmp_path: Path) -> None:
+    """The same rows in the same batches; a state may round otherwise, since other rows were run beside it."""
+    out = tmp_path / "run"
+
+    done = Trainer(copy, store, WEIGHTS, OPTIONS).run(out)
+
+    assert 0 == done.returncode, done.stderr
+    one, other = ([line for line in curve(folder) if line["kind"] == "train"] for folder in (whole, out))
+    assert [line["tokens"] for line in one] == [line["tokens"] for line in other]
+    assert [pytest.approx(line["loss"], rel=1e-3) for line in one] == [line["loss"] for line in other]
+
+
+def test_a_changed_state_stops_it_and_what_was_trained_stands(
+    copy: Copy, store: Path, whole: Path, tmp_path: Path
+) -> None:
+    """One bit in the middle of the states; it is met in the first epoch, and named with its row."""
+    folder, out = tmp_path / "store", tmp_path / "run"
+    shutil.copytree(store, folder)
+    shard = next(folder.glob("*.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+
+    done = Trainer(copy, folder, WEIGHTS, OPTIONS).run(out, "--checkpoint-every", "1")
+
+    assert UNUSABLE == done.returncode
+    assert f"{shard} was changed since it was written (row 'r" in done.stderr
+    assert len(read_metrics(out, "train")) == len(curve(out)) < len(read_metrics(whole, "train")) / 4
+    assert "stopped" == json.loads((out / "manifest.json").read_bytes())["sessions"][-1]["outcome"]
 
 
 # The gate

@@ -93,7 +93,8 @@ for name in ("torch", "transformers", "starlette", "uvicorn"):
 for name in sys.argv[1:]:
     importlib.import_module(name)
 """
-    engines = r"engines\.local|pipeline\.drafter\.|emulator\.(app|server|trial)|tiny_target\.(conversion|model|train)"
+    engines = r"engines\.local|pipeline\.drafter\.|harness\.drafter_sides|emulator\.(app|server|trial)"
+    engines += r"|tiny_target\.(conversion|model|train)"
     heavy = re.compile(rf"__main__|{engines}")
     paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]

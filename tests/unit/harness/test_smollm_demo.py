@@ -10,7 +10,7 @@ from harness.smollm_demo import commands, told
 OPTIONS = argparse.Namespace(
     model=Path("model"),
     out=Path("out"),
-    rows=[Path("rows"), Path("more")],
+    questions=[Path("a.jsonl"), Path("b.jsonl")],
     epochs=3,
     learning_rate=1.5e-3,
     prompts=None,
@@ -22,12 +22,12 @@ OPTIONS = argparse.Namespace(
 def test_rows_are_trained_on_and_held_out_prompts_evaluated() -> None:
     stages = {name: (left, command) for name, left, command in commands(OPTIONS)}
 
-    assert ["states", "train", "evaluate"] == [*stages]
-    assert ["states", "rows", "more", "--target", "model", "--out", "out/states"] == stages["states"][1][:7]
-    assert ["train", "out/states"] == stages["train"][1][:2]
-    assert ["evaluate", "out/run/drafter", "--target", "model", "--prompts", "rows/held_out.jsonl"] == stages[
-        "evaluate"
-    ][1][:6]
+    assert ["rows", "rows-sampled", "states", "train", "evaluate"] == [*stages]
+    assert ["harness.smollm_rows", "model", "out/rows", "a.jsonl", "b.jsonl"] == stages["rows"][1]
+    assert ["pipeline", "states", "out/rows", "out/rows-sampled", "--target", "model"] == stages["states"][1][:6]
+    assert ["pipeline", "train", "out/states"] == stages["train"][1][:3]
+    expected = ["pipeline", "evaluate", "out/run/drafter", "--target", "model", "--prompts", "out/rows/held_out.jsonl"]
+    assert expected == stages["evaluate"][1][:7]
     assert Path("out/run/drafter/config.json") == stages["train"][0]
 
 
@@ -35,7 +35,7 @@ def test_the_untrained_drafter_and_the_table_are_measured_beside_it() -> None:
     *_, (_, _, command) = commands(OPTIONS)
 
     assert ["--untrained", "0"] == command[command.index("--untrained") :][:2]
-    assert ["--bigram", "rows", "more"] == command[command.index("--bigram") :][:3]
+    assert ["--bigram", "out/rows", "out/rows-sampled"] == command[command.index("--bigram") :][:3]
 
 
 def test_what_came_of_it_is_told_in_lines() -> None:

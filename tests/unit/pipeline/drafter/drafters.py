@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.draft_vocabulary import DraftVocabulary, choose
@@ -60,3 +64,26 @@ def row(prompt: int, answer: int, seed: int) -> RowStates:
         aux=torch.randn(tokens, 3 * TARGET_WIDTH, generator=generator),
         last=torch.randn(answer, TARGET_WIDTH, generator=generator),
     )
+
+
+class Largest(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
+    """While it is entered, `numbers` is how many the largest tensor has that any operation made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        """What the operation gives."""
+        del types
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(one, torch.Tensor):
+                self.numbers = max(self.numbers, one.numel())
+        return made

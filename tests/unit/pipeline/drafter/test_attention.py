@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pipeline.drafter import attention
 from pipeline.drafter.attention import Segment, attend, segments
+from tests.unit.pipeline.drafter.drafters import Largest
 
 HEADS, TOKENS, DIM = 2, 23, 8
 STARTS = (0, 9, 23)
@@ -57,18 +57,17 @@ def test_output_and_gradients_are_those_of_one_dense_softmax(steps: int, dtype: 
         torch.testing.assert_close(one, other, atol=4 * tolerance, rtol=0)
 
 
-def test_the_plain_kernel_in_chunks_is_the_plain_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = drawn(1, torch.float64)
-    own = [(given[3], given[4])]
-    whole = attend(given[0], given[1], given[2], own, segments(ROWS, STARTS))
-    wanted = torch.autograd.grad(whole.sum(), given)
-    monkeypatch.setattr(attention, "CHUNK", 2)
+def test_no_tensor_grows_with_the_square_of_the_rows() -> None:
+    """What dense masks and growing score columns would be: 1024 x 1024 numbers a head and step."""
+    rows, steps = 1024, 4
+    given = [torch.randn(HEADS, rows, DIM, requires_grad=True) for _ in range(3 + 2 * steps)]
+    own = list(zip(given[3::2], given[4::2], strict=True))
+    parts = segments(torch.arange(rows), (0, rows))
 
-    chunked = attend(given[0], given[1], given[2], own, segments(ROWS, STARTS))
+    with Largest() as largest:
+        attend(given[0], given[1], given[2], own, parts).sum().backward()
 
-    torch.testing.assert_close(chunked, whole, atol=1e-12, rtol=0)
-    for one, other in zip(torch.autograd.grad(chunked.sum(), given), wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    assert HEADS * rows * DIM == largest.numbers
 
 
 def test_rows_are_cut_at_gaps_and_at_documents() -> None:

@@ -164,7 +164,7 @@ def test_a_chain_drafts_what_training_trains(drafter: Drafter, target: Target) -
     batch = Batch(ids, mask, (0, len(ids)), torch.cat([aux, rest]), torch.zeros(int(mask.sum()), 16), ("a",))
 
     with torch.inference_mode():
-        states = drafter._unroll(batch, torch.tensor([len(PROMPT) - 1]), steps)
+        states = drafter.unroll(batch, torch.tensor([len(PROMPT) - 1]), steps)
         drafted = [int(drafter.to_target_ids(drafter.logits(state).argmax(-1))) for state in states]
 
     assert list(tree.tokens) == drafted

@@ -7,6 +7,7 @@ import torch
 
 from pipeline.drafter import losses
 from pipeline.drafter.losses import Scored, Teacher, score, teacher_of
+from tests.unit.pipeline.drafter.drafters import Largest
 
 STEPS, ROWS, WIDTH, TARGET_WIDTH, VOCABULARY, DRAFT = 3, 11, 8, 6, 20, 9
 SCALES = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)
@@ -79,6 +80,31 @@ def test_no_rows_make_a_loss_of_zero_without_a_slope() -> None:
     slope = torch.autograd.grad(found.loss, [head])[0]
 
     assert (0.0, [0.0] * STEPS, False) == (found.loss.item(), found.counted.tolist(), bool(slope.any()))
+
+
+@pytest.mark.parametrize("rows", [512, 4096])
+def test_no_logits_outlive_a_chunk_however_many_rows_there_are(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(losses, "CHUNK_BYTES", {"cpu": 4 * 64 * STEPS * 256})
+    head, target = torch.randn(256, WIDTH, requires_grad=True), torch.randn(256, TARGET_WIDTH)
+    teacher = teacher_of(target, torch.zeros(256, dtype=torch.int64), torch.ones(256, dtype=torch.bool))
+    states = torch.randn(STEPS, rows, WIDTH, requires_grad=True)
+    present = torch.ones(STEPS, rows, dtype=torch.bool)
+
+    with Largest() as largest:
+        score(states, head, torch.randn(rows, TARGET_WIDTH), teacher, present, SCALES).loss.backward()
+
+    # The states and their gradient grow with the rows; of logits there are 64 positions' at a time.
+    assert max(64 * STEPS * 256, rows * STEPS * WIDTH) == largest.numbers
+
+
+def test_a_gradient_is_given_once() -> None:
+    """It was made in the forward pass and is scaled in place."""
+    states, head, last, teacher, present = drawn()
+    found = score(states, head, last, teacher, present, SCALES)
+    torch.autograd.grad(found.loss, [head], retain_graph=True)
+
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        torch.autograd.grad(found.loss, [head])
 
 
 def test_a_whole_vocabulary_shares_the_targets_head() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from pipeline.drafter.draft_vocabulary import choose
 from pipeline.drafter.masks import MaskMode, counts, scales
 from pipeline.drafter.model import Drafter, TttResult
 from pipeline.drafter.packing import Batch, pack
@@ -83,9 +86,47 @@ def test_gradients_of_packed_rows_are_the_sum_of_their_own() -> None:
         torch.testing.assert_close(found, first + second, atol=1e-4, rtol=1e-4)
 
 
-def test_an_answer_of_one_token_teaches_nothing_and_moves_nothing() -> None:
+def test_rows_that_no_loss_reads_change_nothing_by_not_being_computed() -> None:
+    made, batch = drafter(), pack([row(9, 3, 1), row(7, 2, 2)])
+    needed = torch.tensor([6, 7, 8, 9, 12 + 5, 12 + 6])
+
+    everything = made.unroll(batch, torch.arange(batch.tokens), STEPS)
+
+    for alone, among_all in zip(made.unroll(batch, needed, STEPS), everything, strict=True):
+        torch.testing.assert_close(alone, among_all[needed], atol=1e-5, rtol=0)
+
+
+def test_only_rows_that_some_loss_reads_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the prompt 0..8 and the answer 9 10 11, positions 9 and 10 teach, each as many rows before it as steps."""
+    made, asked = drafter(), list[list[int]]()
+
+    def unroll(batch: Batch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
+        asked.append(rows.tolist())
+        return Drafter.unroll(made, batch, rows, steps)
+
+    monkeypatch.setattr(made, "unroll", unroll)
+    run(made, pack([row(9, 3, 1)]))
+
+    assert [[5, 6, 7, 8, 9]] == asked
+
+
+def test_a_drafter_of_the_whole_vocabulary_maps_each_token_to_itself() -> None:
+    everything = choose(torch.ones(VOCABULARY), VOCABULARY)
+    torch.manual_seed(0)
+    made, batch = Drafter(replace(CONFIG, draft_vocab_size=VOCABULARY), everything), pack([row(5, 6, 1)])
+    made.attach(torch.randn(VOCABULARY, WIDTH))
+
+    result = run(made, batch)
+
+    assert [0, 7, 39] == made.to_target_ids(torch.tensor([0, 7, 39])).tolist()
+    torch.testing.assert_close(result.sums.float(), by_definition(made, batch), atol=1e-5, rtol=0)
+    assert run(made, batch, exact=True).correct.tolist() == result.correct.tolist()
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_an_answer_without_two_tokens_teaches_nothing_and_moves_nothing(answer: int) -> None:
     made = drafter()
-    result = run(made, pack([row(5, 1, 1)]))
+    result = run(made, pack([row(5, answer, 1)]))
 
     assert (0.0, [0.0] * STEPS) == (result.loss.item(), result.counts.tolist())
     assert all(not grad.any() for grad in gradients(made, result))
