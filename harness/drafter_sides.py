@@ -206,24 +206,29 @@ SIDES: Mapping[str, Callable[[World], Side]] = {
 }
 
 
-def _step(side: Side, optimizer: torch.optim.Optimizer, given: Row) -> dict[str, float]:
-    held = _settled()
-    began, used = time.perf_counter(), time.process_time()
+def _step(side: Side, optimizer: torch.optim.Optimizer, given: Row) -> None:
     loss, _ = side.losses(given)
     loss.backward()
     nn.utils.clip_grad_norm_(side.parameters, CLIP)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    spent = {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
-    return {**spent, "bytes": _status("VmHWM") - held}
 
 
-def _settled() -> int:
-    """Bytes that this process holds, after it gave back what it does not use; its high-water mark starts anew."""
+def _timed(step: Callable[[], None]) -> dict[str, float]:
+    """Seconds by the clock and of processor time."""
+    began, used = time.perf_counter(), time.process_time()
+    step()
+    return {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
+
+
+def _weighed(step: Callable[[], None]) -> dict[str, float]:
+    """Bytes on top of what this process held, after it gave back what it does not use."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5", "ascii")
-    return _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts anew
+    held = _status("VmRSS")
+    step()
+    return {"bytes": _status("VmHWM") - held}
 
 
 def _status(field: str) -> int:
@@ -251,8 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     optimizer = torch.optim.AdamW(side.parameters, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
     with repeatable(torch.device("cpu" if name == "ours" else "meta")):
         _step(side, optimizer, row(WARM_UP, 50))
-        for _ in sys.stdin:
-            _say(_step(side, optimizer, given))
+        for wanted in sys.stdin:
+            measure = _weighed if wanted.strip() == "memory" else _timed
+            _say(measure(lambda: _step(side, optimizer, given)))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,7 @@ class Judged:
     @property
     def wrong(self) -> bool:
         """Whether ids were accepted that are not the engine's."""
-        truth, row = self.exchange.truth, self.row
-        return isinstance(row, TokenRow) and (row.output_ids, row.prompt_ids) != (truth.output_ids, truth.prompt_ids)
+        return self.exchange.is_wrong(self.row)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

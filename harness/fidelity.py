@@ -42,9 +42,7 @@ class Verdict:
     @property
     def wrong(self) -> bool:
         """Whether ids were accepted that were not sampled."""
-        truth = self.exchange.truth
-        row = self.row
-        return isinstance(row, TokenRow) and (row.output_ids, row.prompt_ids) != (truth.output_ids, truth.prompt_ids)
+        return self.exchange.is_wrong(self.row)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

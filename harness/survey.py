@@ -24,7 +24,7 @@ from pipeline.engines.request import request_body
 from pipeline.formats.parts import Format
 from pipeline.oracle import shown_only
 from pipeline.prompts import read_prompts
-from pipeline.records import Completion, Prompt, RefusedError, Route, Sampling, ToolMode
+from pipeline.records import Completion, Prompt, Refusal, RefusedError, Route, Sampling, TokenRow, ToolMode
 from pipeline.state import ROOT
 
 PROMPTS = ROOT / "harness" / "tiny_target" / "prompts.jsonl"
@@ -58,6 +58,11 @@ class Exchange:
         except RefusedError as error:
             return error
         return replace(shown_only(found), provider=self.named) if self.named else found
+
+    def is_wrong(self, row: TokenRow | Refusal) -> bool:
+        """Whether ids were accepted that were not sampled, or a prompt that was not served."""
+        truth = self.truth
+        return isinstance(row, TokenRow) and (row.output_ids, row.prompt_ids) != (truth.output_ids, truth.prompt_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,20 +46,29 @@ class Trainer:
 
     def run_by(self, processes: int, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """So many processes by torchrun, to their end."""
-        alone = ("--standalone", f"--nproc-per-node={processes}")
-        torchrun = ("-m", "torch.distributed.run", *alone)
-        return self.copy.run(*torchrun, *self.command(out, *options), **PASSIVE, OMP_NUM_THREADS="1")
+        return self.copy.run(*torchrun(processes), *self.command(out, *options), **PASSIVE, OMP_NUM_THREADS="1")
 
-    def stopped(self, out: Path, steps: int, *options: str, by: int = signal.SIGKILL) -> int:
-        """Send the signal once `steps` steps are in the metrics; the exit status, negative for a signal."""
+    def stopped(
+        self, out: Path, steps: int, *options: str, by: int = signal.SIGKILL, processes: int | None = None
+    ) -> int:
+        """Send the signal once `steps` steps are in the metrics, to torchrun where there are `processes` of it.
+
+        The exit status, negative for a signal.
+        """
         environment = {**os.environ, "DRAFTER_GATE_KEYS": str(self.copy.keys), **PASSIVE}
         quiet: Mapping[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        command = [self.copy.python, *self.command(out, *options)]
+        started_by = () if processes is None else torchrun(processes)
+        command = [self.copy.python, *started_by, *self.command(out, *options)]
         with subprocess.Popen(command, cwd=self.copy.root, env=environment, **quiet) as process:
             while process.poll() is None and len(read_metrics(out, "train")) < steps:
                 time.sleep(0.002)
             process.send_signal(by)
             return process.wait()
+
+
+def torchrun(processes: int) -> tuple[str, ...]:
+    """What starts so many processes on this machine."""
+    return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
 
 
 def curve(out: Path) -> list[dict[str, Any]]:

@@ -99,6 +99,36 @@ def hold(folder: Path) -> TextIO:
         ) from error
 
 
+def stored(folder: Path) -> tuple[Mapping[str, Any], str]:
+    """The manifest of a folder that is read and not gone on with, as it lies on disk, and its sha256.
+
+    Raises ManifestError where it is none, of another version, or not what its own digest of the settings says; OSError.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ManifestError(f"{folder} holds no {MANIFEST}: give a folder that `generate` or `merge` wrote (its --out)")
+    raw = path.read_bytes()
+    try:
+        document: Mapping[str, Any] = json.loads(raw)
+        if document["manifest"] != VERSION:
+            raise ManifestError(f"{path} is of version {document['manifest']}, this program knows {VERSION}")
+        if hashlib.sha256(canonical(document["settings"])).hexdigest() != document["settings_sha256"]:
+            raise ManifestError(f"{path}: the settings are not those that its digest names. Put the file back")
+        _ = [(shard["file"], shard["sha256"], shard["rows"]) for shard in document["shards"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ManifestError(f"{path} is no manifest of rows ({type(error).__name__}: {error})") from error
+    return document, hashlib.sha256(raw).hexdigest()
+
+
+def require_files(folder: Path, document: Mapping[str, Any]) -> None:
+    """Raises ManifestError unless the folder has the shards that the document names, and no others."""
+    named = {str(shard["file"]) for shard in document["shards"]}
+    there = {path.name for path in folder.glob("*.parquet")}
+    if different := sorted(named ^ there):
+        state = "is named by the manifest and not there" if different[0] in named else "is not in the manifest"
+        raise ManifestError(f"{folder / different[0]} {state}. Run its own command again, or put it back")
+
+
 def check_shards(manifest: Manifest, found: Sequence[Shard], folder: Path) -> None:
     """Raises ManifestError unless each shard that the manifest names is on disk as it was written."""
     on_disk = {shard.file: shard.sha256 for shard in found}

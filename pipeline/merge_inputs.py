@@ -19,9 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.ledger import canonical
-from pipeline.manifest import MANIFEST, VERSION, tree_held
-from pipeline.records import Json, JsonObject
+from pipeline.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
+from pipeline.records import Json
 from pipeline.shards import QUARANTINE, SCHEMA
 
 BATCH = 512
@@ -97,40 +96,24 @@ def read_inputs(folders: Sequence[Path]) -> list[Input]:
 
 
 def _input(folder: Path) -> Input:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise MergeError(f"{folder} holds no {MANIFEST}: give the folder that a run wrote (its --out)")
-    raw = path.read_bytes()
     try:
-        document = json.loads(raw)
-        _check_manifest(folder, document)
-        found = Input(folder, document, hashlib.sha256(raw).hexdigest(), _refused(folder, document))
+        document, sha256 = stored(folder)
+        _require_run(folder, document)
+        require_files(folder, document)
+        found = Input(folder, document, sha256, _refused(folder, document))
         _ = (found.run, found.route, found.usd, found.summary(), found.settings["format"])
-        _ = [(shard["file"], shard["sha256"], shard["rows"]) for shard in document["shards"]]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidOperation) as error:
-        raise MergeError(f"{path} is no manifest of a run ({type(error).__name__}: {error})") from error
-    _check_folder(found)
+    except ManifestError as error:
+        raise MergeError(str(error)) from error
+    except (ValueError, LookupError, TypeError, AttributeError, InvalidOperation) as error:
+        raise MergeError(f"{folder / MANIFEST} is no manifest of a run ({type(error).__name__}: {error})") from error
     return found
 
 
-def _check_manifest(folder: Path, document: Mapping[str, Any]) -> None:
-    if document["manifest"] != VERSION:
-        raise MergeError(f"{folder}: its manifest is of version {document['manifest']}, this program knows {VERSION}")
+def _require_run(folder: Path, document: Mapping[str, Any]) -> None:
     if "inputs" in document:
         raise MergeError(f"{folder} is a merged set. Merge the runs that it was made of")
-    settings: JsonObject = document["settings"]
-    if hashlib.sha256(canonical(settings)).hexdigest() != document["settings_sha256"]:
-        raise MergeError(f"{folder}: the settings are not those that the manifest's digest names. Put it back")
     if document["sessions"][-1]["ended"] is None:
         raise MergeError(f"{folder}: its last session never ended. Run its own command again, then merge")
-
-
-def _check_folder(given: Input) -> None:
-    named = {str(shard["file"]) for shard in given.document["shards"]}
-    there = {path.name for path in given.folder.glob("*.parquet")}
-    if different := sorted(named ^ there):
-        state = "is named by the manifest and not there" if different[0] in named else "is not in the manifest"
-        raise MergeError(f"{given.folder / different[0]} {state}. Run its own command again, or put it back")
 
 
 def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, str]]:

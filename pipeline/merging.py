@@ -28,15 +28,13 @@ from pipeline.jsonlines import line_of
 from pipeline.ledger import canonical
 from pipeline.manifest import MANIFEST, VERSION
 from pipeline.merge_inputs import Input, MergeError
-from pipeline.records import Evidence, Json
+from pipeline.records import STRENGTH, Evidence, Json
 from pipeline.seen import Seen
 from pipeline.shards import ROWS_A_SHARD, SCHEMA, Shard
 
 SET_ASIDE = "set_aside.jsonl"
 BYTES_A_SHARD = 128 * 1024 * 1024
 """Where rows are long, a shard has fewer of them."""
-STRENGTH = {str(grade): len(Evidence) - rank for rank, grade in enumerate(Evidence)}
-"""How strong each grade of evidence is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ class Evidence(StrEnum):
     COUNTED = "counted"
 
 
+STRENGTH: Mapping[str, int] = {str(grade): len(Evidence) - rank for rank, grade in enumerate(Evidence)}
+"""How strong each grade of evidence is, by its name; more is stronger."""
+
+
 class Reason(StrEnum):
     """Why a row is refused: one closed list, one line of meaning each in `MEANINGS`."""
 

@@ -55,10 +55,10 @@ def run_train(args: argparse.Namespace) -> int:
 
     try:
         return _run_train(args)
-    except Exception:
+    except Exception:  # whatever it is, all processes meet it, and the first alone says it
         if is_first():
             raise
-        return FAILED  # the first process says what is wrong, once
+        return FAILED
 
 
 def _run_train(args: argparse.Namespace) -> int:

@@ -20,14 +20,14 @@ import torch
 from pipeline.drafter.hidden_states import OnlineStates, StateSource, Target, computing_dtype, load_target
 from pipeline.drafter.layers import Layers, layers_of
 from pipeline.drafter.row_folders import RowsError, job_of
-from pipeline.drafter.rows import STRENGTH, LeftOut, Policy, Rows, read_rows
+from pipeline.drafter.rows import LeftOut, Policy, Rows, read_rows
 from pipeline.drafter.state_manifest import DTYPES, computed_with
 from pipeline.drafter.state_shards import StateStore
 from pipeline.drafter.target_files import Ends, TargetFacts, check_rows, notes, read_ends, target_facts
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate import Job, Kind
 from pipeline.manifest import MANIFEST
-from pipeline.records import Evidence, Json
+from pipeline.records import STRENGTH, Evidence, Json
 
 UNUSED_NAMES = re.compile(r"reserved|place.?holder|unused", re.IGNORECASE)
 """Control tokens that no format uses: models keep hundreds."""

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.gate import Job, Kind
-from pipeline.ledger import canonical
-from pipeline.manifest import MANIFEST, VERSION, tree_held
+from pipeline.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
 from pipeline.records import Evidence, Json
 from pipeline.shards import SCHEMA
 
@@ -147,30 +146,16 @@ def _own(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _folder(path: Path) -> RowFolder:
-    where = path / MANIFEST
-    if not where.is_file():
-        raise RowsError(f"{path} holds no {MANIFEST}: give a folder that `generate` or `merge` wrote")
-    raw = where.read_bytes()
     try:
-        document = json.loads(raw)
-        if document["manifest"] != VERSION:
-            raise RowsError(f"{where} is of version {document['manifest']}, this program knows {VERSION}")
-        if hashlib.sha256(canonical(document["settings"])).hexdigest() != document["settings_sha256"]:
-            raise RowsError(f"{where}: the settings are not those that its digest names. Put the file back")
-        folder = RowFolder(path, document, hashlib.sha256(raw).hexdigest())
-        _ = (folder.summary(), [(shard["file"], shard["sha256"], shard["rows"]) for shard in document["shards"]])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise RowsError(f"{where} is no manifest of rows ({type(error).__name__}: {error})") from error
-    _check_files(folder)
+        document, sha256 = stored(path)
+        require_files(path, document)
+        folder = RowFolder(path, document, sha256)
+        _ = folder.summary()
+    except ManifestError as error:
+        raise RowsError(str(error)) from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RowsError(f"{path / MANIFEST} is no manifest of rows ({type(error).__name__}: {error})") from error
     return folder
-
-
-def _check_files(folder: RowFolder) -> None:
-    named = {str(shard["file"]) for shard in folder.document["shards"]}
-    there = {path.name for path in folder.path.glob("*.parquet")}
-    if different := sorted(named ^ there):
-        state = "is named by the manifest and not there" if different[0] in named else "is not in the manifest"
-        raise RowsError(f"{folder.path / different[0]} {state}. Run its own command again, or put it back")
 
 
 def _check_proof(folder: RowFolder, *, accept_changed_tree: bool) -> None:

@@ -21,9 +21,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.drafter.row_folders import RowFolder, RowsError, counted_risk, read_folders
-from pipeline.records import Evidence, Json
-
-STRENGTH = {str(grade): len(Evidence) - rank for rank, grade in enumerate(Evidence)}
+from pipeline.records import STRENGTH, Evidence, Json
 
 
 class LeftOut(StrEnum):

@@ -104,8 +104,8 @@ def opened(
         folder = TrainingFolder(out, manifest, metrics, tracker)
         try:
             yield folder
-        except Exception:
-            with suppress(OSError):  # what went wrong is said by the one who raised it
+        except Exception:  # whatever it is goes on to who says it; the manifest hears only that the session ended
+            with suppress(OSError):
                 folder.end(Ending(STOPPED), {"complete": False})
             raise
 

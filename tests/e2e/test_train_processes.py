@@ -7,6 +7,7 @@ have an odd number of batches, so that one process has none of its own in their 
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,18 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_same_bits(
     assert "going on after step" in done.stderr
     assert same_bits(before, final_tensors(together))
     assert whole == curve(together)
+
+
+def test_two_processes_that_are_asked_to_stop_write_one_checkpoint(trainer: Trainer, tmp_path: Path) -> None:
+    """The signal is passed on by torchrun, and all end after the same step."""
+    out = tmp_path / "run"
+
+    status = trainer.stopped(out, 3, "--epochs", "500", by=signal.SIGTERM, processes=2)
+
+    session = json.loads((out / "manifest.json").read_bytes())["sessions"][-1]
+    assert 0 != status
+    assert [f"step-{len(losses(curve(out))):08d}"] == [path.name for path in (out / "checkpoints").iterdir()]
+    assert "interrupted" == session["outcome"]
 
 
 def test_an_error_of_the_first_process_ends_them_all(trainer: Trainer, alone: Path) -> None:

@@ -98,7 +98,9 @@ def test_no_folder_is_refused() -> None:
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    assert f"{tmp_path} holds no manifest.json: give a folder that `generate` or `merge` wrote" == refusal(tmp_path)
+    assert f"{tmp_path} holds no manifest.json: give a folder that `generate` or `merge` wrote (its --out)" == refusal(
+        tmp_path
+    )
 
 
 def test_a_changed_shard_is_refused(run: Path) -> None:
