@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pipeline.billing import Bill, Verdict, error_text, judged
+from pipeline.billing import Bill, Judge, Judgement, Verdict, judged
 from pipeline.budget import Amount, Budget, BudgetError
 from pipeline.engines.openrouter import Answer, NoAnswerError
 from pipeline.ledger import Answered, Entry, Ledger, Request, State
@@ -77,15 +77,19 @@ class Desk:
         self._lost_in_a_row = 0
         self._closed = False
 
-    async def ask(self, request: Request, worst: Amount) -> Reply:
-        """The answer to one request, from the ledger or from the provider. Raises StopError."""
+    async def ask(self, request: Request, worst: Amount, judge: Judge | None = None) -> Reply:
+        """The answer to one request, from the ledger or from the provider. Raises StopError.
+
+        `judge` says what an answer makes of the request; without one it is judged as a provider's.
+        """
+        judge = judge or judged
         entry = await self._claim(request, worst)
         while entry.state is not State.RESERVED:
-            if (reply := await self._found(entry)) is not None:
+            if (reply := await self._found(entry, judge)) is not None:
                 return reply
             entry = await self._claim(request, worst)
         try:
-            return await self._send(request, entry, worst)
+            return await self._send(request, entry, worst, judge)
         finally:
             self._wake()
 
@@ -114,7 +118,7 @@ class Desk:
         self._freed.set()
         self._freed = asyncio.Event()
 
-    async def _send(self, request: Request, entry: Entry, worst: Amount) -> Reply:
+    async def _send(self, request: Request, entry: Entry, worst: Amount, judge: Judge) -> Reply:
         try:
             answer = await self._client.send(request.body)
         except NoAnswerError as error:
@@ -125,25 +129,25 @@ class Desk:
             raise
         kept = Answered(answer.status, answer.raw, _headers(answer), answer.generation_id)
         try:
-            verdict, bill = await self._kept(entry, kept)
+            judgement = await self._kept(entry, kept, judge)
         except LedgerError as error:
             self._budget.settle(worst, worst)
             raise StopError(str(error)) from error
-        reply = await self._judged(replace(entry, state=State.ANSWERED, answer=kept), worst, verdict, bill)
+        reply = await self._judged(replace(entry, state=State.ANSWERED, answer=kept), worst, judgement)
         return replace(reply, wait=named_wait(answer)) if reply.again else reply
 
-    async def _kept(self, entry: Entry, answer: Answered) -> tuple[Verdict, Bill]:
+    async def _kept(self, entry: Entry, answer: Answered, judge: Judge) -> Judgement:
         """Write the answer down, settled at once where it is one that names its price; what it makes of the request.
 
         Raises LedgerError.
         """
         try:
-            verdict, bill = judged(answer)
-        except Exception:  # `judged` raises on no bytes, so this is a fault of ours: the answer is paid all the same
+            judgement = judge(answer)
+        except Exception:  # a judge raises on no bytes, so this is a fault of ours: the answer is paid all the same
             await self._scribe.keep(entry, answer)
             raise
-        await self._scribe.keep(entry, answer, bill if verdict is Verdict.KEPT else None)
-        return verdict, bill
+        await self._scribe.keep(entry, answer, judgement.bill if judgement.verdict is Verdict.KEPT else None)
+        return judgement
 
     async def _unanswered(self, entry: Entry, worst: Amount, error: NoAnswerError) -> Reply:
         if error.sent:
@@ -155,27 +159,27 @@ class Desk:
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
         return Reply(entry, sent=False, again=True, why=str(error))
 
-    async def _found(self, entry: Entry) -> Reply | None:
+    async def _found(self, entry: Entry, judge: Judge) -> Reply | None:
         """What the ledger has, by the rules of a fresh answer; None where it may be asked again now."""
         if entry.state is not State.ANSWERED or entry.answer is None:
             return Reply(entry, sent=False)
-        verdict, bill = judged(entry.answer)
+        judgement = judge(entry.answer)
+        verdict, why = judgement.verdict, judgement.why
         if verdict is Verdict.KEPT:
-            return Reply(await self._settled(entry, bill), sent=False)
-        why = _why(entry)
+            return Reply(await self._settled(entry, judgement.bill), sent=False)
         if verdict is Verdict.DOUBT:
             lost = await self._lost(entry, why)
             return None if self._resend_unknown else Reply(lost, sent=False)
         freed = await self._freed_of(entry, why)
         return Reply(freed, sent=False) if verdict is Verdict.REFUSED else None
 
-    async def _judged(self, entry: Entry, worst: Amount, verdict: Verdict, bill: Bill) -> Reply:
+    async def _judged(self, entry: Entry, worst: Amount, judgement: Judgement) -> Reply:
+        verdict, bill, why = judgement.verdict, judgement.bill, judgement.why
         if verdict is Verdict.KEPT:
             self._lost_in_a_row = 0
             self._budget.settle(worst, _used(bill, worst))
             settled = replace(entry, state=State.SETTLED, cost_pico=bill.cost_pico)
             return Reply(entry if bill.cost_pico is None else settled, sent=True)
-        why = _why(entry)
         if verdict is Verdict.DOUBT:
             self._budget.settle(worst, worst)
             lost = await self._lost(entry, why)
@@ -184,7 +188,7 @@ class Desk:
         self._budget.settle(worst, Amount())
         freed = await self._freed_of(entry, why)
         if verdict is Verdict.HOPELESS:
-            raise StopError(f"the provider refuses this run, with status {why}. Nothing was billed for it")
+            raise StopError(f"{judgement.refuses} {why}. Nothing was billed for it")
         return Reply(freed, sent=True, again=verdict is Verdict.LATER, why=f"status {why}")
 
     async def _freed_of(self, entry: Entry, why: str) -> Entry:
@@ -236,12 +240,13 @@ class Desk:
             )
 
 
-def _why(entry: Entry) -> str:
-    return "" if entry.answer is None else error_text(entry.answer)
-
-
 def _headers(answer: Answer) -> dict[str, Json]:
-    return {"content_type": answer.content_type, "complete": answer.complete, "retry_after": answer.retry_after}
+    kept: dict[str, Json] = {
+        "content_type": answer.content_type,
+        "complete": answer.complete,
+        "retry_after": answer.retry_after,
+    }
+    return kept if answer.engine_seconds is None else kept | {"engine_seconds": answer.engine_seconds}
 
 
 def _used(bill: Bill, worst: Amount) -> Amount:

@@ -8,7 +8,7 @@ where nothing can have been generated for it; no bytes, whatever they hold, make
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -55,12 +55,28 @@ class Verdict(StrEnum):
     DOUBT = "doubt"
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an answer makes of its request, with its bill; `why` is the error's own text, empty where it is kept.
+
+    `refuses` says who refuses a run that is `hopeless`, in words that `why` goes on with.
+    """
+
+    verdict: Verdict
+    bill: Bill
+    why: str = ""
+    refuses: str = "the provider refuses this run, with status"
+
+
+Judge: TypeAlias = Callable[[Answered], Judgement]
+
+
 def verdict_of(answer: Answered) -> Verdict:
     """What the answer makes of its request, without its bill."""
-    return judged(answer)[0]
+    return judged(answer).verdict
 
 
-def judged(answer: Answered) -> tuple[Verdict, Bill]:
+def judged(answer: Answered) -> Judgement:
     """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
 
     A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
@@ -68,7 +84,8 @@ def judged(answer: Answered) -> tuple[Verdict, Bill]:
     the request was turned away; with a count of output tokens even these are in doubt.
     """
     bill = bill_of(answer.raw)
-    return _verdict(answer.status, bill), bill
+    verdict = _verdict(answer.status, bill)
+    return Judgement(verdict, bill, "" if verdict is Verdict.KEPT else error_text(answer))
 
 
 def _verdict(status: int, bill: Bill) -> Verdict:

@@ -14,6 +14,7 @@ from pipeline.asking import BUDGET_SPENT, TRIPPED, TROUBLE
 from pipeline.digests import DigestError, changed, tree_digests
 from pipeline.money import usd_text
 from pipeline.records import Json
+from pipeline.routes import SERVED_APIS
 from pipeline.run import Run, now_text
 from pipeline.summary import Summary, cost_of, counted_risk
 
@@ -60,6 +61,7 @@ def _summary(run: Run, moved: tuple[str, ...]) -> Summary:
     tally, folder, stop = run.tally, run.folder, run.stop
     with run.ledger.transaction():
         money = run.ledger.tally(run.manifest.run)
+        busy = {"engine_seconds": round(run.ledger.engine_seconds(run.manifest.run), 3)} if _is_served(run) else {}
     evidence = folder.evidence()
     prompt_tokens, output_tokens = folder.tokens()
     rows = {"in_file": tally.in_file, "asked": tally.asked, "from_ledger": tally.from_ledger}
@@ -82,11 +84,15 @@ def _summary(run: Run, moved: tuple[str, ...]) -> Summary:
         tree_changed=moved,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        cost=cost_of(money, emulated=run.plan.route.api != "openrouter", budget_pico=run.plan.budget_pico),
+        cost=busy | cost_of(money, emulated=run.plan.route.api != "openrouter", budget_pico=run.plan.budget_pico),
         counted=counted_risk(evidence.get("counted", 0), run.fingerprint),
         shards=tuple(str(run.plan.out / shard.file) for shard in folder.shards),
         paused=_paused(run),
     )
+
+
+def _is_served(run: Run) -> bool:
+    return run.plan.route.api in SERVED_APIS
 
 
 def _paused(run: Run) -> dict[str, Json] | None:

@@ -33,6 +33,7 @@ from pipeline.prompts import RefusedLine
 from pipeline.quoting import quoted
 from pipeline.reconstruct import reconstruct
 from pipeline.records import Completion, Prompt, Refusal, TokenRow
+from pipeline.routes import OWN_APIS
 from pipeline.run import Progress, Run, begin
 from pipeline.shards import Quarantined, ShardError
 from pipeline.state import ROOT, ledger_path
@@ -98,10 +99,9 @@ async def _ask_all(run: Run) -> None:
             _judge_canaries(run)
             await _crew(run, chain([more], batches))
     except asyncio.CancelledError:
-        run.stop.message = (
-            "broken off: what was in flight may have been paid for and is unknown in the ledger;"
-            " only --resend-unknown asks it again"
-        )
+        free = run.plan.route.api in OWN_APIS
+        paid = "may have been paid for and is unknown in the ledger; only --resend-unknown asks it again"
+        run.stop.message = f"broken off: what was in flight {'is asked again by the same command' if free else paid}"
     finally:
         batches.close()
 

@@ -5,7 +5,6 @@ Guarantees: what cannot be proven whatever the answer is refused before it is pa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +23,8 @@ from pipeline.places import special_text
 from pipeline.plan import Plan, row_seed
 from pipeline.reconstruct import Asked
 from pipeline.records import Prompt, Reason, Refusal
-from pipeline.retry import Retry
-from pipeline.throttle import Throttle
+from pipeline.turns import Turns
 
-# A provider that turns so many attempts in a row away is down: three rows at six attempts each.
-MOST_TURNED_AWAY_IN_A_ROW = 18
 RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
 
@@ -42,12 +38,8 @@ class HostedEngine:
         self.asked = Asked(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
         self._endpoint = endpoint
-        self._desk = desk
         self._run = run
-        self._throttle = Throttle(plan.concurrency)
-        self._closing = asyncio.Event()
-        self._retry = Retry(plan.patience, self._pause, self._closing.is_set)
-        self._given_up = 0
+        self._turns = Turns(desk, plan.patience, plan.concurrency)
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
@@ -66,17 +58,14 @@ class HostedEngine:
 
     def close(self) -> None:
         """Send nothing more."""
-        self._desk.close()
-        self._throttle.close()
-        self._closing.set()
+        self._turns.close()
 
     async def _ask(self, row: Row) -> Outcome:
         made = guarded(lambda: self._request(row))
         if isinstance(made, Refusal):
             return Outcome(row, Fate.ANSWERED, made, sent=False)
         request, worst = made
-        reply = await self._retry(lambda: self._try(request, worst))
-        self._count_given_up(reply)
+        reply = await self._turns.ask(request, worst)
         if reply.again:
             return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
         raw, paid = reply.entry.answer, _paid(reply)
@@ -85,35 +74,6 @@ class HostedEngine:
         answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
         cost = reply.entry.cost_pico
         return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
-
-    async def _try(self, request: Request, worst: Amount) -> Reply:
-        entered = await self._throttle.enter()
-        try:
-            reply = await self._desk.ask(request, worst)
-        finally:
-            self._throttle.leave()
-        if reply.again:
-            self._throttle.turned_away(entered, min(reply.wait or 0.0, self._plan.patience.longest))
-        elif reply.sent:
-            self._throttle.answered()
-        return reply
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not for a run that is stopping."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
-
-    def _count_given_up(self, reply: Reply) -> None:
-        self._given_up = self._given_up + 1 if reply.again and not self._closing.is_set() else 0
-        if self._given_up * self._plan.patience.attempts >= MOST_TURNED_AWAY_IN_A_ROW:
-            wait = f", asking for {reply.wait:.0f} s of patience" if reply.wait else ""
-            raise StopError(
-                f"{self._given_up} rows in a row were turned away at every attempt, the last so: {reply.why}{wait}."
-                " Run the same command again later: nothing that was answered is asked again"
-            )
 
     def _request(self, row: Row) -> tuple[Request, Amount]:
         plan, prompt = self._plan, row.prompt

@@ -224,6 +224,18 @@ class Ledger:
         """The request was sent and no answer came, or one in doubt: it may have been billed."""
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'unknown', note = ?", (why,))
 
+    def free(self, run: str) -> int:
+        """What of this run has no known fate and could cost nothing at the worst is free; how many there were."""
+        changes = "state = 'failed_free', cost_pico = 0"
+        where = "run = ? AND state = 'unknown' AND worst_pico = 0"
+        return self._db.execute(f"UPDATE requests SET {changes} WHERE {where}", (run,)).rowcount  # noqa: S608 - constant text
+
+    def engine_seconds(self, run: str) -> float:
+        """Seconds that an engine of our own was busy for this run, whatever came of it."""
+        sum_ = "COALESCE(SUM(json_extract(headers, '$.engine_seconds')), 0)"
+        sql = f"SELECT {sum_} FROM requests JOIN answers USING (identity, attempt) WHERE run = ?"  # noqa: S608 - constant text
+        return float(self._db.execute(sql, (run,)).fetchone()[0])
+
     def spent(self, *, api: str | None = None, day: str | None = None, run: str | None = None) -> int:
         """Pico-dollars, with every unsettled request at its worst case."""
         return _spent(self._db, api=api, day=day, run=run)

@@ -111,6 +111,8 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "beyond --limit", str(rows["beyond_limit"])
     yield "tokens", f"{summary.prompt_tokens} prompt, {summary.output_tokens} output, in accepted rows"
     yield "cost", f"${cost['usd']}{' (emulated: no money)' if cost['emulated'] else ''} of ${cost['budget_usd']}"
+    if "engine_seconds" in cost:
+        yield "engine", f"{cost['engine_seconds']} s busy with this run"
     if cost["unsettled_requests"]:
         yield "unsettled", f"at most ${cost['unsettled_worst_usd']} in {cost['unsettled_requests']} requests"
     if summary.tree_changed:

@@ -37,6 +37,7 @@ from pipeline.routes import OWN_APIS, SERVED_APIS, Fingerprint, committed_finger
 from pipeline.scribe import Scribe, read_spill
 from pipeline.shards import ShardFolder
 from pipeline.summary import Tally
+from pipeline.turns import Turns
 
 Progress: TypeAlias = Callable[[Tally], None]
 
@@ -99,12 +100,18 @@ async def begin(
 async def _begin_served(
     stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger
 ) -> Run:
-    from pipeline.served import open_served, provenance
+    from pipeline.served import ServedEngine, open_server, provenance
 
-    engine = await open_served(stack, plan)
-    wanted = settings(plan, scope, None, plan.route.api) | await provenance(engine)
+    server = await open_server(stack, plan)
+    wanted = settings(plan, scope, None, plan.route.api) | await provenance(server.facts)
     manifest, folder = _open(stack, permit, plan, ledger, wanted)
-    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, Budget(), engine, None))
+    with ledger.transaction():
+        ledger.free(manifest.run)
+    budget = budget_of(permit, plan, ledger, manifest.run)
+    scribe = await stack.enter_async_context(_scribe(ledger))
+    turns = Turns(Desk(scribe, budget, server, resend_unknown=True), plan.patience, plan.concurrency)
+    engine = ServedEngine(plan, server, turns, manifest.run)
+    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, None))
 
 
 async def _begin_local(

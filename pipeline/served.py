@@ -1,9 +1,10 @@
-"""Rows answered by an engine's server on this machine, SGLang or vLLM: ids in, ids out, nothing is paid.
+"""Rows answered by an engine's server, SGLang or vLLM: ids in, ids out, through the ledger, and no money is paid.
 
-Guarantees: no more rows are in flight than --concurrency; an answer without its ids, or that contradicts itself, stops
-the run and is no row. A resumed run asks what has no row in the shards: what was in flight when it stopped, and after a
-kill what no shard held yet, is asked again, since it cost no money. What the server says of itself is among the
-folder's settings, so that another engine, version, device, dtype, attention backend or model cannot go on with it.
+Guarantees: never more rows in flight than --concurrency; an answer is in the ledger before it is used and is not asked
+for again; one without its ids, or that contradicts itself, stops the run and is no row. What was in flight when a run
+or the server was killed is asked again, since it cost nothing but the engine's time, which the ledger has beside each
+answer. What the server says of itself is among the folder's settings, so that another engine, version, device, dtype,
+attention backend or model cannot go on with it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.asking import StopError
+from pipeline.asking import Reply, StopError
+from pipeline.billing import HOPELESS, LATER, SERVER_ERROR, TIMED_OUT, Bill, Judgement, Verdict, error_text
+from pipeline.budget import Amount
 from pipeline.engines.generation import EngineError, complete
 from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import Ask, EngineGoneError, Facts, Served
+from pipeline.engines.serving import OK, Ask, Dialect, Facts, Served, generation_of
 from pipeline.formats.parts import end_ids
-from pipeline.outcomes import Fate, Outcome, Row
+from pipeline.ledger import Answered, Request, State, identity
+from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan, row_seed, weights_sha256
 from pipeline.reconstruct import Asked
-from pipeline.records import Json, Reason, Refusal
+from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
+from pipeline.turns import Turns
 
 
 class ServedEngine:
@@ -30,16 +35,11 @@ class ServedEngine:
 
     batch = 1
 
-    def __init__(self, plan: Plan, server: Served) -> None:
+    def __init__(self, plan: Plan, server: Served, turns: Turns, run: str) -> None:
         self.workers = plan.concurrency
         self.asked = Asked(plan.route.api, plan.route.model, plan.sampling.max_tokens)
-        self._plan, self._server = plan, server
+        self._plan, self._server, self._turns, self._run = plan, server, turns, run
         self._stop_ids = tuple(sorted(end_ids(plan.fmt)))
-
-    @property
-    def facts(self) -> Facts:
-        """What the server said of itself."""
-        return self._server.facts
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt that leaves no room for max_tokens."""
@@ -50,44 +50,83 @@ class ServedEngine:
         return None
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row. Raises StopError where the server is gone, or gives no ids."""
+        """One outcome a row. Raises StopError where nobody answers any more, or an answer has no ids."""
         return [await self._one(row) for row in rows]
 
     async def _one(self, row: Row) -> Outcome:
-        plan = self._plan
-        sampling = replace(plan.sampling, seed=row_seed(plan.sampling.seed, row.prompt.id))
-        try:
-            found = await self._server.generate(Ask(row.prompt_ids, sampling, self._stop_ids))
-        except EngineGoneError as error:
-            raise StopError(f"{error}. Start it again, then give the same command") from error
-        except EngineError as error:
-            raise StopError(f"row {row.prompt.id}: {error}") from error
+        sampling = self._plan.sampling
+        seeded = replace(sampling, seed=row_seed(sampling.seed, row.prompt.id))
+        ask = Ask(row.prompt_ids, seeded, self._stop_ids)
+        worst = Amount(0, len(row.prompt_ids) + sampling.max_tokens, 1)
+        request = self._request(row, ask, worst)
+        reply = await self._turns.ask(request, worst, lambda answer: self._judged(row, ask, answer))
+        if reply.again:
+            return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
+        if reply.entry.answer is None or reply.entry.state is State.UNKNOWN:
+            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent)
+        answer = guarded(lambda: self._completion(row, ask, reply))
+        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
+
+    def _request(self, row: Row, ask: Ask, worst: Amount) -> Request:
+        """Its identity holds the row's id: equal prompts under two ids are two draws."""
+        plan, prompt = self._plan, row.prompt
+        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, self._server.facts.model)}
+        key = identity(plan.route, body, run=self._run)
+        sent = self._server.body(ask)
+        return Request(key, self._run, plan.route, prompt.id, sent, 0, prompt.dataset, worst.tokens)
+
+    def _judged(self, row: Row, ask: Ask, answer: Answered) -> Judgement:
+        judgement = judgement_of(answer, self._server.dialect, ask)
+        return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
+
+    def _completion(self, row: Row, ask: Ask, reply: Reply) -> Completion:
+        plan, raw = self._plan, reply.entry.answer
+        if raw is None or raw.status != OK:
+            raise RefusedError(Reason.UPSTREAM_ERROR, "" if raw is None else error_text(raw), field="status")
+        found = generation_of(self._server.dialect, ask, raw.raw)
         model, api = plan.route.model, plan.route.api
-        answer = complete(row.prompt_ids, found, plan.fmt, thinking=row.prompt.thinking, model=model, provider=api)
-        return Outcome(row, Fate.ANSWERED, answer)
+        return complete(row.prompt_ids, found, plan.fmt, thinking=row.prompt.thinking, model=model, provider=api)
 
     def close(self) -> None:
-        """What is in flight still comes in."""
+        """Send nothing more; what is in flight still comes in."""
+        self._turns.close()
 
 
-async def open_served(stack: AsyncExitStack, plan: Plan) -> ServedEngine:
-    """The engine of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
+def judgement_of(answer: Answered, dialect: Dialect, ask: Ask) -> Judgement:
+    """What an engine's answer makes of its request; nothing that it does is billed."""
+    free, name = Bill(0, len(ask.prompt), 0), dialect.name
+    if answer.status != OK:
+        return Judgement(_turned_away(answer.status), free, error_text(answer), f"{name} refuses this run, with status")
+    try:
+        found = generation_of(dialect, ask, answer.raw)
+    except EngineError as error:
+        return Judgement(Verdict.HOPELESS, free, str(error), f"an answer of {name} is none:")
+    return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(found.ids)))
+
+
+def _turned_away(status: int) -> Verdict:
+    if status in HOPELESS:
+        return Verdict.HOPELESS
+    return Verdict.LATER if status in LATER or status == TIMED_OUT or status >= SERVER_ERROR else Verdict.REFUSED
+
+
+async def open_server(stack: AsyncExitStack, plan: Plan) -> Served:
+    """The server of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
     start = f"Start one with: nox -s engine -- {plan.route.api} --model DIR"
     if plan.base_url is None:
         raise StopError(f"the {plan.route.api} route needs --base-url URL. {start}")
     server = Served(DIALECTS[plan.route.api](), plan.base_url, in_flight=plan.concurrency)
     try:
-        return ServedEngine(plan, await stack.enter_async_context(server))
+        return await stack.enter_async_context(server)
     except EngineError as error:
         raise StopError(f"{error}. {start}") from error
 
 
-async def provenance(engine: ServedEngine) -> dict[str, Json]:
+async def provenance(facts: Facts) -> dict[str, Json]:
     """What a folder is begun with beside the plan's settings.
 
     The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel.
     """
-    facts = engine.facts
     folder = None if facts.weights is None else Path(facts.weights)
     here = folder is not None and folder.is_absolute() and folder.is_dir()
     digest = await asyncio.to_thread(weights_sha256, folder) if here and folder is not None else None

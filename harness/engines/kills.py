@@ -11,13 +11,14 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -40,11 +41,16 @@ PROMPTS: Final = 48
 AT_ONCE: Final = 8
 LONGEST: Final = 300.0
 LOOK_SECONDS: Final = 0.01
+ANSWERED: Final = "SELECT row FROM requests JOIN answers USING (identity, attempt) WHERE status = 200"
 
 
 @dataclass(slots=True)
 class Found:
-    """What the trials of one victim came to. `early`: kills that came when the run was already over."""
+    """What the trials of one victim came to. `double`: rows that are there twice, or were answered twice.
+
+    `asked_again`: requests beyond one a row, which a kill took the answer from, or a server that was gone;
+    `early`: kills that came when the run was already over.
+    """
 
     trials: int = 0
     lost: int = 0
@@ -103,15 +109,18 @@ def trial(engine: Engine, victim: Victim, draw: random.Random, found: Found) -> 
         if session(world, engine).wait(LONGEST) != 0:
             raise EngineError(f"the run did not go on after its {victim} was killed")
         found.trials += 1
-        found.asked_again += asked(world) - PROMPTS
         count(world, found)
 
 
 def count(world: World, found: Found) -> None:
-    """Rows that are not there, and rows that are there more than once."""
+    """Rows that are not there, rows that are there or were answered more than once, and rows asked more than once."""
     held = Counter(str(row["id"]) for row in [*world.rows(), *world.quarantine()])
     found.lost += sum(f"row-{number}" not in held for number in range(PROMPTS))
-    found.double += sum(times > 1 for times in held.values())
+    with closing(sqlite3.connect(world.ledger)) as ledger:
+        asked = Counter(row for (row,) in ledger.execute("SELECT row FROM requests"))
+        answered = Counter(row for (row,) in ledger.execute(ANSWERED))
+    found.double += sum(max(held[row], answered[row]) > 1 for row in asked)
+    found.asked_again += asked.total() - PROMPTS
 
 
 def world_in(folder: Path) -> World:

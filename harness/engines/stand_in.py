@@ -28,7 +28,8 @@ OWN, OTHER = -0.25, -1.5
 class StandIn:
     """What it serves and what it saw. `answers` gives an answer's ids, its end token among them.
 
-    After `dies_after` requests it answers none any more, nor lets anybody in.
+    After `dies_after` requests it answers none any more, nor lets anybody in. The next `turns_away` requests are told
+    the status `turned_away_with`; of the next `cuts` the connection is closed without a word.
     """
 
     name: Name
@@ -41,6 +42,9 @@ class StandIn:
     status: int = 200
     url: str = ""
     dies_after: int = 0
+    turns_away: int = 0
+    turned_away_with: int = 503
+    cuts: int = 0
     pages: dict[str, Json] = field(default_factory=dict)
     asked: list[Json] = field(default_factory=list)
     flying: int = 0
@@ -88,6 +92,14 @@ def standing_in(stand_in: StandIn, port: int = 0) -> Iterator[StandIn]:
             if 0 < stand_in.dies_after < len(stand_in.asked):
                 self.close_connection = True
                 server.socket.close()  # so that nobody is let in any more
+                return
+            if stand_in.cuts:
+                stand_in.cuts -= 1
+                self.close_connection = True
+                return
+            if stand_in.turns_away:
+                stand_in.turns_away -= 1
+                self._say(stand_in.turned_away_with, {"error": {"message": "turned away"}})
                 return
             time.sleep(stand_in.delay)
             with stand_in.lock:

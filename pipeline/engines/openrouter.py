@@ -87,6 +87,7 @@ class Answer:
     """What came back: `raw` is the body with only its content encoding undone, and `complete` False where it was cut.
 
     `retry_after` and `rate_limit_reset` are the headers' own text (seconds or a date; milliseconds since 1970).
+    `engine_seconds` is its share of the time that an engine of our own was busy.
     """
 
     status: int
@@ -96,6 +97,7 @@ class Answer:
     retry_after: str | None
     rate_limit_reset: str | None = None
     complete: bool = True
+    engine_seconds: float | None = None
 
 
 def key_from_environment() -> Key:

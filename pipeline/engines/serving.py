@@ -1,8 +1,9 @@
 """A served engine asked by ids: what SGLang and vLLM have in common, and the client of either.
 
 Guarantees: exact ids go in and exact ids come out, the end token included; an answer without ids, with another number
-of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. Nothing of
-the server is kept but the fields of `Facts`, since its own dump of settings holds keys.
+of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
+that was gone for a moment is asked again who it is, and nothing is sent to another one. Nothing of the server is kept
+but the fields of `Facts`, since its own dump of settings holds keys.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any, Final, Protocol, Self
 
 import httpx2
 
+from pipeline.engines.busy import Busy
 from pipeline.engines.generation import EngineError, Generation
+from pipeline.engines.openrouter import Answer, NoAnswerError, encode_body
 from pipeline.quoting import quoted
 from pipeline.records import Ids, Json, Sampling
 
 OK: Final = 200
+_JSON: Final = {"content-type": "application/json"}
 READ_SECONDS: Final = 600.0
 """The longest wait for one whole answer: a CPU decodes a long one in minutes."""
 CONNECT_SECONDS: Final = 10.0
@@ -90,6 +94,7 @@ class Served:
     def __init__(self, dialect: Dialect, base_url: str, *, in_flight: int = 8) -> None:
         self.dialect, self.base_url = dialect, base_url.rstrip("/")
         self._slots = asyncio.Semaphore(in_flight)
+        self._busy, self._doubted, self._looking = Busy(), False, asyncio.Lock()
         limits = httpx2.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         # No proxy of the environment stands between this machine and itself, and no cookie goes from row to row.
@@ -111,8 +116,31 @@ class Served:
         """One answer, never more than `in_flight` at a time. Raises EngineError, EngineGoneError."""
         self.require_room(ask)
         async with self._slots:
-            answer = await self._send("POST", self.dialect.path, self.dialect.body(ask, self.facts.model))
-        return checked(ask, self.dialect.generation(ask, answer))
+            try:
+                answer = await self.send(self.body(ask))
+            except NoAnswerError as error:
+                raise EngineGoneError(str(error)) from None
+        if answer.status != OK:
+            raise EngineError(self._error(self.dialect.path, answer.status, answer.raw))
+        return generation_of(self.dialect, ask, answer.raw)
+
+    def body(self, ask: Ask) -> bytes:
+        """The request's bytes."""
+        return encode_body(dict(self.dialect.body(ask, self.facts.model)))
+
+    async def send(self, body: bytes) -> Answer:
+        """One POST of `body`; its bytes as they came, whatever the status. Raises NoAnswerError; nothing is billed."""
+        try:
+            await self._require_same()
+            with self._busy.share() as share:
+                response = await self._http.post(f"{self.base_url}{self.dialect.path}", content=body, headers=_JSON)
+        except (EngineGoneError, httpx2.TransportError) as error:
+            self._doubted = True
+            gone = error if isinstance(error, EngineGoneError) else self._gone(error)
+            raise NoAnswerError(f"{gone}: start it again", sent=False) from None
+        kind, later = response.headers.get("content-type", ""), response.headers.get("retry-after")
+        seconds = round(share.seconds, 6)
+        return Answer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
 
     async def generate_all(self, asks: Sequence[Ask]) -> list[Generation]:
         """All answers, in order."""
@@ -126,27 +154,47 @@ class Served:
             message = f"{wanted} tokens of prompt and max_tokens exceed the server's context of {self.facts.context}"
             raise EngineError(f"{message}; lower max_tokens")
 
+    async def _require_same(self) -> None:
+        """Raises NoAnswerError where another server has come since one went, EngineGoneError where none has."""
+        async with self._looking:
+            if not self._doubted:
+                return
+            try:
+                found = await self._facts()
+            except EngineGoneError:
+                raise
+            except EngineError as error:
+                raise NoAnswerError(str(error), sent=False) from None
+            if found != self.facts:
+                message = f"another server answers at {self.base_url}: it was {self.facts}, and is {found}"
+                raise NoAnswerError(f"{message}. Start the former one again", sent=False)
+            self._doubted = False
+
     async def _facts(self) -> Facts:
         return self.dialect.facts({path: await self._page(path) for path in self.dialect.fact_paths})
 
     async def _page(self, path: str) -> Mapping[str, Any] | None:
         try:
-            return await self._send("GET", path, None)
-        except EngineGoneError:
-            raise
+            response = await self._http.get(f"{self.base_url}{path}")
+        except httpx2.TransportError as error:
+            raise self._gone(error) from None
+        try:
+            return _object(response.content, f"{self.dialect.name}, {path}") if response.status_code == OK else None
         except EngineError:
             return None
 
-    async def _send(self, method: str, path: str, body: dict[str, Json] | None) -> Mapping[str, Any]:
-        try:
-            response = await self._http.request(method, f"{self.base_url}{path}", json=body)
-        except httpx2.TransportError as error:
-            what = quoted(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
-            raise EngineGoneError(f"{self.dialect.name} at {self.base_url} does not answer ({what})") from None
-        if response.status_code != OK:
-            what = quoted(response.text, MOST_OF_AN_ERROR)
-            raise EngineError(f"{self.dialect.name} answered {path} with status {response.status_code}: {what}")
-        return _object(response.content, f"{self.dialect.name}, {path}")
+    def _gone(self, error: httpx2.TransportError) -> EngineGoneError:
+        what = quoted(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
+        return EngineGoneError(f"{self.dialect.name} at {self.base_url} does not answer ({what})")
+
+    def _error(self, path: str, status: int, raw: bytes) -> str:
+        what = quoted(raw.decode("utf-8", errors="replace"), MOST_OF_AN_ERROR)
+        return f"{self.dialect.name} answered {path} with status {status}: {what}"
+
+
+def generation_of(dialect: Dialect, ask: Ask, raw: bytes) -> Generation:
+    """The ids of an answer's bytes, if they are one answer to what was asked. Raises EngineError."""
+    return checked(ask, dialect.generation(ask, _object(raw, f"{dialect.name}, {dialect.path}")))
 
 
 def checked(ask: Ask, generation: Generation) -> Generation:
@@ -214,6 +262,8 @@ def _object(content: bytes, what: str) -> Mapping[str, Any]:
         found = json.loads(content)
     except ValueError:
         raise EngineError(f"{what}: the answer is no JSON") from None
+    except RecursionError:
+        raise EngineError(f"{what}: the answer is nested too deeply") from None
     if isinstance(found, dict):
         return found
     raise EngineError(f"{what}: the answer is no JSON object")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 
 from harness.emulator.rehearsal import MODEL, ROWS, World, make_world, prompt_line
 from harness.engines.stand_in import Name, StandIn, standing_in
-from pipeline.asking import StopError
+from pipeline.asking import BUDGET_SPENT, TRIPPED, StopError
 from pipeline.formats.parts import Format
 from pipeline.formats.registry import open_format
-from pipeline.plan import Plan, weights_sha256
+from pipeline.plan import Caps, Patience, Plan, weights_sha256
 from pipeline.prompts import prompt_of
 from pipeline.records import Route, Sampling
 from pipeline.state import ROOT
@@ -43,7 +44,7 @@ def engine(name: Name, fmt: Format, **settings: Any) -> StandIn:  # noqa: ANN401
 
 
 def plan_for(world: World, server: StandIn, **changes: object) -> Plan:
-    ours = {"concurrency": 4, "sampling": Sampling(seed=5), **changes}
+    ours = {"concurrency": 4, "sampling": Sampling(seed=5), "patience": Patience(3, 0.01, 0.05), **changes}
     return world.plan(route=Route(server.name, MODEL), base_url=server.url, **ours)
 
 
@@ -123,7 +124,8 @@ def test_a_server_that_dies_loses_no_row_and_none_is_there_twice(name: Name, wor
 
     assert 1 == first.code
     assert "does not answer" in str(first.message)
-    assert "Start it again, then give the same command" in str(first.message)
+    assert "start it again" in str(first.message)
+    assert "nothing that was answered is asked again" in str(first.message)
     assert (0, ROWS) == (second.code, len(world.rows()))
     assert {f"row-{number}" for number in range(ROWS)} == {str(row["id"]) for row in world.rows()}
     assert ROWS - first.rows["accepted"] == len(again.asked)
@@ -138,9 +140,90 @@ def test_an_answer_without_ids_stops_the_run_and_is_no_row(name: Name, world: Wo
 
     with standing_in(engine(name, world.fmt, spoil=no_ids)) as server:
         summary = world.run(plan_for(world, server))
+        server.spoil = lambda _: None
+        mended = world.run(plan_for(world, server))
 
-    assert (1, 0) == (summary.code, len(world.rows() + world.quarantine()))
+    assert 1 == summary.code
     assert "asked for token ids and returned none" in str(summary.message)
+    assert str(summary.message).startswith("row row-")
+    assert (0, ROWS) == (mended.code, len(world.rows()))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_that_is_turned_away_for_now_is_asked_again(name: Name, status: int, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        server.turns_away, server.turned_away_with = 3, status
+        summary = world.run(plan_for(world, server, limit=8))
+
+    assert (0, 8, 11) == (summary.code, summary.rows["accepted"], len(server.asked))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_that_is_turned_away_for_good_is_set_aside_with_the_engines_words(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        server.turns_away, server.turned_away_with = 1, 400
+        world.run(plan_for(world, server, limit=8))
+
+    (refused,) = world.quarantine()
+    assert ("upstream_error", "400: turned away") == (refused["reason"], refused["detail"])
+
+
+def test_nobody_asks_on_where_every_row_is_turned_away(world: World) -> None:
+    with standing_in(engine("sglang", world.fmt, status=503)) as server:
+        summary = world.run(plan_for(world, server))
+
+    assert 1 == summary.code
+    assert "rows in a row were turned away at every attempt, the last so: status 503" in str(summary.message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cap_on_tokens_is_kept(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        sampling, caps = Sampling(max_tokens=100), Caps(tokens=1000)
+        summary = world.run(plan_for(world, server, sampling=sampling, caps=caps, concurrency=1))
+
+    assert BUDGET_SPENT == summary.code
+    assert "of 1000 tokens a run" in str(summary.message)
+    ids = [row[field] for row in world.rows() for field in ("prompt_ids", "output_ids")]
+    assert 1000 - 200 < sum(len(each) for each in ids if isinstance(each, list)) <= 1000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_breaker_stops_a_run_whose_answers_are_empty(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        server.answers = lambda _: [world.fmt.think_close_id, world.fmt.end_id]
+        summary = world.run(plan_for(world, server))
+
+    assert (TRIPPED, "empty") == (summary.code, (summary.paused or {})["sign"])
+    assert ROWS > len(server.asked)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_server_in_the_place_of_the_first_gets_no_row(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt)) as server:
+        page, key = ("/server_info", "dtype") if name == "sglang" else ("/version", "version")
+
+        def swap(_: dict[str, Any]) -> None:
+            if len(server.asked) == 4:
+                server.pages[page][key] = "another"
+                server.cuts = 1
+
+        server.spoil = swap
+        summary = world.run(plan_for(world, server, concurrency=1))
+
+    assert (1, 4) == (summary.code, len(world.rows()))
+    assert "another server answers at" in str(summary.message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engines_time_is_told_and_no_more_than_passed(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt, delay=0.02)) as server:
+        begun = time.monotonic()
+        summary = world.run(plan_for(world, server, limit=8))
+        passed = time.monotonic() - begun
+
+    assert 0.02 <= float(str(summary.cost["engine_seconds"])) <= passed
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -343,3 +343,26 @@ def test_a_ledger_of_the_first_schema_is_brought_up_and_keeps_all_it_had(tmp_pat
     assert Entry("a", 1, State.SETTLED, 100, 12, ANSWER) == found
     assert Amount(12, 30, 1) == used
     assert listing(path) == before
+
+
+def test_what_a_kill_left_in_flight_is_free_where_it_could_cost_nothing_and_only_there(ledger: Ledger) -> None:
+    free, paid = request("free", route=Route("sglang", "m"), worst=0), request("paid")
+    with ledger.transaction():
+        for each in (free, paid):
+            ledger.lose(ledger.claim(each, nothing), "killed")
+
+    with ledger.transaction():
+        freed = ledger.free("run-1")
+        states = [found.state for name in ("free", "paid") if (found := ledger.find(name)) is not None]
+
+    assert (1, [State.FAILED_FREE, State.UNKNOWN]) == (freed, states)
+
+
+def test_engine_seconds_are_summed_over_a_runs_answers(ledger: Ledger) -> None:
+    with ledger.transaction():
+        for name, seconds, run in (("a", 1.5, "run-1"), ("b", 0.25, "run-1"), ("c", 9.0, "run-2")):
+            entry = ledger.claim(request(name, worst=0, run=run), nothing)
+            ledger.answer(entry, replace(ANSWER, headers={"engine_seconds": seconds}))
+        ledger.answer(ledger.claim(request("d"), nothing), ANSWER)
+
+        assert 1.75 == ledger.engine_seconds("run-1")
