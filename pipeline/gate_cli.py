@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from pipeline import gate
+from pipeline import engine_goldens, gate
 from pipeline.attested import Attested, Scope
 from pipeline.digests import tree_digest
 from pipeline.ledger import spent_today
@@ -61,6 +61,7 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
         "jobs": jobs,
         "attestation": None if standing.attested is None else _attestation(standing.attested, standing, now),
         "spent_today_usd": usd_text(spent),
+        "engine_goldens": list[Json](engine_goldens.standing(root)),
     }
 
 
@@ -112,10 +113,17 @@ def _print(found: dict[str, Json]) -> None:
         console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
     if isinstance(attestation := found["attestation"], dict):
         console.print(_attestation_line(attestation))
+    sets = [_set_line(each) for each in _dicts(found["engine_goldens"])]
+    console.print(f"engine goldens  {', '.join(sets)}")
     for job in jobs:
         for objection in _dicts(job["objections"]):
             if objection not in said:
                 _print_objection(console, f"{job['job']}: shut", objection)
+
+
+def _set_line(told: dict[str, Json]) -> str:
+    version = f" {told['version']}" if told["version"] else ""
+    return f"{told['name']}{version} {told['what']}" + (f" (Run: {told['mend']})" if told["mend"] else "")
 
 
 def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:

@@ -1,16 +1,17 @@
-"""`python -m harness.engines ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C.
+"""`python -m harness.engines [VERB] ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C, or a measure.
 
 Guarantees: one line on stdout once it answers, `listening URL`; exit 1 with the log's end where it does not, and no
-process left behind either way.
+process left behind either way. `VERB` is one of `VERBS`, a measure that starts the engine and ends it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -18,14 +19,27 @@ from harness.engines.launch import running
 from harness.engines.settings import Start
 from pipeline.engines.generation import EngineError
 
+VERBS: Mapping[str, str] = {
+    "agreement": "agreement",
+    "goldens": "golden_run",
+    "kills": "kills",
+    "speculation": "speculation",
+    "gpu-check": "gpu_check",
+}
+"""Measures, and the module of each."""
+
 
 class AskedToEndError(Exception):
     """A signal asked this process to end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to end. 0, or 1 where the engine did not start."""
-    start, log = parsed(arguments)
+    """Run until told to end. 0, or 1 where the engine did not start; for a measure what that says."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in VERBS:
+        measure: Callable[[Sequence[str]], int] = importlib.import_module(f"harness.engines.{VERBS[given[0]]}").main
+        return measure(given[1:])
+    start, log = parsed(given)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background job is born deaf to Ctrl-C
         signal.signal(number, _end)
     try:
@@ -42,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def parsed(arguments: Sequence[str] | None) -> tuple[Start, Path | None]:
+def parsed(arguments: Sequence[str]) -> tuple[Start, Path | None]:
     """What to start, and where its log goes."""
     parser = argparse.ArgumentParser(prog="python -m harness.engines", description=(__doc__ or "").split("\n")[0])
     add_engine(parser)

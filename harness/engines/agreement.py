@@ -2,19 +2,18 @@
 
 Guarantees: both are asked by the same ids; where an answer differs, its first difference is told with the margin there,
 the gap between the two likeliest tokens under each. Later tokens answer to another text and are not compared. A margin
-within `NEAR` on both sides is rounding; exit 1 where a first difference lies under a wider one. `--keep DIR` records
-both sides as golden sets, `--check FILE` holds the engine's answers against one.
+within `NEAR` on both sides is rounding; exit 1 where a first difference lies under a wider one. The prompts are the
+tiny target's own unless `--questions` names others, which the model's own template renders.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -22,9 +21,7 @@ from typing import Final
 
 from harness.engines.__main__ import add_engine, start_of
 from harness.engines.answers import compared
-from harness.engines.golden_set import Compared, GoldenSet, GoldenSetError, Verdict, compare, read, write
 from harness.engines.launch import running
-from harness.engines.settings import Start
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.engines.generation import EngineError, Generation
@@ -44,6 +41,20 @@ def asks(count: int, most: int) -> list[Ask]:
     fmt, greedy = open_format("tiny-kimi"), Sampling(temperature=0.0, max_tokens=most)
     held_out = islice(samples(SEED, Split.HELD_OUT), count)
     return [Ask(fmt.render(sample.prompt), greedy, (fmt.end_id,)) for sample in held_out]
+
+
+def asks_of(options: argparse.Namespace, model: Path) -> list[Ask]:
+    """The requests that a command line names. Raises EngineError."""
+    if not options.questions:
+        return asks(options.prompts, options.max_tokens)
+    from pipeline.drafter.evaluation_prompts import PromptError, questions_in, template_renderer
+
+    greedy = Sampling(temperature=0.0, max_tokens=options.max_tokens)
+    try:
+        found = questions_in(options.questions, template_renderer(model))
+    except (PromptError, OSError) as error:
+        raise EngineError(str(error)) from None
+    return [Ask(question.ids, greedy) for question in found[: options.prompts]]
 
 
 def by_transformers(model: Path, wanted: Sequence[Ask], rows: int) -> tuple[dict[str, Json], list[Generation]]:
@@ -72,13 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m harness.engines.agreement", description=(__doc__ or "").split("\n")[0]
     )
     add_engine(parser)
-    parser.add_argument("--prompts", type=int, default=PROMPTS)
-    parser.add_argument("--max-tokens", type=int, default=MOST)
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="write both sides there, as golden sets")
-    parser.add_argument("--check", type=Path, metavar="FILE", help="hold the engine's answers against a golden set")
+    add_prompts(parser)
     options, more = parser.parse_known_args(arguments)
-    start, wanted = start_of(options, more), asks(options.prompts, options.max_tokens)
+    start = start_of(options, more)
     try:
+        wanted = asks_of(options, start.model)
         with running(start) as engine:
             begun = time.monotonic()
             theirs = asyncio.run(by_engine(start.name, engine.url, wanted, start.rows))
@@ -86,50 +95,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EngineError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    key = key_of(facts.document(), start, options.max_tokens)
-    golden = GoldenSet(key, prompts_sha256(wanted), tuple(theirs))
-    facts_of_ours, ours = by_transformers(start.model, wanted, start.rows)
-    if options.keep:
-        own = GoldenSet(key_of(facts_of_ours, start, options.max_tokens), golden.prompts_sha256, tuple(ours))
-        write(options.keep / f"{start.name}-{start.device}.jsonl", golden)
-        write(options.keep / "transformers-cpu.jsonl", own)
+    key = key_of(facts.document(), start.model, start.rows, options.max_tokens)
+    _, ours = by_transformers(start.model, wanted, start.rows)
     found = compared(ours, theirs)
     rate = sum(len(each.ids) for each in theirs) / seconds
     timed: dict[str, Json] = {"start_seconds": round(started, 1), "tokens_a_second": round(rate, 1)}
     sys.stdout.write(json.dumps(key | timed | found) + "\n")
-    changed = options.check is not None and checked(golden, options.check)
-    return 1 if found["wide"] or changed else 0
+    return 1 if found["wide"] else 0
 
 
-def key_of(facts: dict[str, Json], start: Start, most: int) -> dict[str, Json]:
+def add_prompts(parser: argparse.ArgumentParser) -> None:
+    """What says which prompts are asked, on a command line."""
+    parser.add_argument("--prompts", type=int, default=PROMPTS, metavar="N", help=f"at most so many ({PROMPTS})")
+    parser.add_argument("--max-tokens", type=int, default=MOST, metavar="N", help=f"of an answer at most ({MOST})")
+    questions = "evaluation sets or prompts as `pipeline evaluate` reads them"
+    parser.add_argument("--questions", type=Path, nargs="+", metavar="FILE", help=questions)
+
+
+def key_of(facts: dict[str, Json], model: Path, rows: int, most: int) -> dict[str, Json]:
     """All that decides greedy ids."""
     sampling: dict[str, Json] = {"temperature": 0.0, "max_tokens": most}
-    return {"weights_sha256": weights_sha256(start.model), **facts, "rows": start.rows, **sampling}
-
-
-def prompts_sha256(wanted: Sequence[Ask]) -> str:
-    """One digest over the prompts' ids."""
-    return hashlib.sha256(json.dumps([each.prompt for each in wanted]).encode()).hexdigest()
-
-
-def checked(golden: GoldenSet, against: Path) -> bool:
-    """Say on stderr what the set is beside the recorded one; whether it changed."""
-    try:
-        found = compare(read(against), golden)
-    except (GoldenSetError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return True
-    sys.stderr.write("".join(f"{line}\n" for line in said(found)))
-    return found.verdict is Verdict.CHANGED
-
-
-def said(found: Compared) -> Iterator[str]:
-    """The verdict, and every first difference with its margins."""
-    stale = f", STALE: recorded under another {', '.join(found.moved)}" if found.moved else ""
-    yield f"{found.verdict.upper()}{stale}"
-    for each in found.differences:
-        margins = f"margins {each.our_margin:.4f} and {each.their_margin:.4f}"
-        yield f"  prompt {each.prompt}, token {each.at}: {each.ours} was, {each.theirs} is; {margins}"
+    return {"weights_sha256": weights_sha256(model), **facts, "rows": rows, **sampling}
 
 
 if __name__ == "__main__":

@@ -55,6 +55,11 @@ class Compared:
     moved: tuple[str, ...]
     differences: tuple[Difference, ...]
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether what computes has moved on since: the engine's version or the weights."""
+        return bool({"version", "weights_sha256"} & set(self.moved))
+
 
 def compare(recorded: GoldenSet, now: GoldenSet) -> Compared:
     """Raises GoldenSetError where the two were asked other prompts."""

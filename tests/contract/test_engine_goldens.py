@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.agreement import MOST, PROMPTS, asks, prompts_sha256
+from harness.engines.agreement import MOST, PROMPTS, asks
+from harness.engines.golden_run import FOLDER, WEIGHTS, prompts_sha256
 from harness.engines.golden_set import GoldenSet, Verdict, compare, read
+from pipeline.engine_goldens import KNOWN, stale
 from pipeline.formats.registry import open_format
 from pipeline.plan import weights_sha256
 from pipeline.state import ROOT
 
 pytestmark = pytest.mark.contract
 
-FOLDER = ROOT / "goldens" / "engines"
-NAMES = ("sglang-cpu", "transformers-cpu", "vllm-cpu")
-WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
+COMMITTED = ("sglang-cpu", "transformers-cpu", "vllm-cpu")
+NAMES = sorted(path.stem for path in FOLDER.iterdir())
 
 
 def golden(name: str) -> GoldenSet:
     return read(FOLDER / f"{name}.jsonl")
 
 
-def test_every_set_has_a_name_here() -> None:
-    assert [f"{name}.jsonl" for name in NAMES] == sorted(path.name for path in FOLDER.iterdir())
+def test_the_committed_sets_are_there_and_every_other_has_a_name_that_is_known() -> None:
+    assert set(COMMITTED) <= set(NAMES) <= {*KNOWN}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_set_is_of_the_version_that_is_pinned(name: str) -> None:
+    assert "" == stale(ROOT, golden(name).key)
 
 
 @pytest.mark.parametrize("name", NAMES)

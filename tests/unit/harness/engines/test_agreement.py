@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.agreement import asks, prompts_sha256
+from harness.engines.agreement import asks
 from harness.engines.answers import Difference, compared, first_difference, furthest
+from harness.engines.golden_run import prompts_sha256
 from harness.engines.golden_set import GoldenSet, GoldenSetError, Verdict, compare, read, write
 from pipeline.engines.generation import Generation
 from pipeline.records import Json
