@@ -23,7 +23,9 @@ from pipeline.records import Evidence, Json
 
 if TYPE_CHECKING:
     from pipeline.drafter.extraction import Plan
+    from pipeline.drafter.hidden_states import Target
     from pipeline.drafter.rows import Rows
+    from pipeline.drafter.served_target import ServedTarget
     from pipeline.drafter.state_manifest import Document
     from pipeline.drafter.target_files import TargetFacts
 
@@ -44,6 +46,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=("bfloat16", "float16", "float32"),
         help="in which the target computes (default: float32 on a CPU, its own on a GPU)",
     )
+    served = "compute by two SGLang servers: one that returns the layers' states, one that returns the last"
+    add("--sglang", nargs=2, metavar=("AUX_URL", "LAST_URL"), help=served)
     add("--shard-mb", type=positive, default=256, metavar="MB", help="megabytes a shard at most (default: 256)")
     add("--dry-run", action="store_true", help="say how large the store will be and whether it fits, and stop")
     add("--json", action="store_true", help="one JSON object on stdout instead of the sentences")
@@ -91,10 +95,26 @@ def run_states(args: argparse.Namespace) -> int:
         except GateShutError as error:
             _say(str(error))
             return SHUT
-    plan = _plan(args, rows)
-    document = None if permit is None else _extract(plan, args, permit)
+    with _served(args) as served:
+        plan = _plan(args, rows, served)
+        document = None if permit is None else _extract(plan, args, permit, served)
     _report(plan, document, args)
     return 0
+
+
+@contextmanager
+def _served(args: argparse.Namespace) -> Iterator[ServedTarget | None]:
+    """The target behind two servers, where it is named. Raises StatesError, TargetError, LayerError."""
+    if not args.sglang:
+        yield None
+        return
+    from pipeline.drafter.layers import layers_of
+    from pipeline.drafter.served_target import ServedTarget
+    from pipeline.drafter.target_files import target_facts
+
+    facts = target_facts(args.target)
+    with ServedTarget(facts, layers_of(facts.num_layers, args.layers), *args.sglang) as served:
+        yield served
 
 
 def told_of_rows(rows: Rows) -> Iterator[str]:
@@ -106,7 +126,7 @@ def told_of_rows(rows: Rows) -> Iterator[str]:
         yield f"risk: {risk}"
 
 
-def _plan(args: argparse.Namespace, rows: Rows) -> Plan:
+def _plan(args: argparse.Namespace, rows: Rows, served: ServedTarget | None) -> Plan:
     """What the store is made of, if it fits. Raises TargetError, LayerError, StoreError."""
     from pipeline.drafter.extraction import Plan, require_room
     from pipeline.drafter.hidden_states import computing_dtype, device_named
@@ -116,9 +136,12 @@ def _plan(args: argparse.Namespace, rows: Rows) -> Plan:
 
     facts: TargetFacts = target_facts(args.target)
     check_rows(facts, rows)
-    device = device_named(args.device)
-    dtype = computing_dtype(facts, device) if args.compute_dtype is None else DTYPES[args.compute_dtype]
-    computed = computed_with(dtype, device)
+    if served is None:
+        device = device_named(args.device)
+        dtype = computing_dtype(facts, device) if args.compute_dtype is None else DTYPES[args.compute_dtype]
+        computed = computed_with(dtype, device)
+    else:
+        computed = dict(served.computed)
     layers = layers_of(facts.num_layers, args.layers)
     plan = Plan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
     _say(*notes(facts, rows), f"the store takes {plan.size}")
@@ -127,15 +150,19 @@ def _plan(args: argparse.Namespace, rows: Rows) -> Plan:
     return plan
 
 
-def _extract(plan: Plan, args: argparse.Namespace, permit: Permit) -> Document:
-    from pipeline.drafter.extraction import extract
+def _target(plan: Plan, args: argparse.Namespace) -> Target:
+    """The target in this process."""
     from pipeline.drafter.hidden_states import device_named, load_target
     from pipeline.drafter.state_manifest import DTYPES
 
-    dtype = DTYPES[plan.computed["dtype"]]
-    target = load_target(
-        args.target, layers=plan.layers, device=device_named(args.device), dtype=dtype, facts=plan.facts
-    )
+    dtype, device = DTYPES[plan.computed["dtype"]], device_named(args.device)
+    return load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
+
+
+def _extract(plan: Plan, args: argparse.Namespace, permit: Permit, served: ServedTarget | None) -> Document:
+    from pipeline.drafter.extraction import extract
+
+    target = _target(plan, args) if served is None else served
     with progress(len(plan.rows)) as show:
 
         def shown(done: int) -> None:

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from pipeline.drafter.layers import Layers
 from pipeline.drafter.rows import Rows
@@ -35,11 +35,24 @@ from pipeline.manifest import hold
 from pipeline.records import Json
 
 if TYPE_CHECKING:
-    from pipeline.drafter.hidden_states import Target
+    from collections.abc import Sequence
+
+    import torch
+
+    from pipeline.drafter.packing import RowStates
+    from pipeline.drafter.rows import TrainingRow
 
 BYTES_A_SHARD = 256 * 1024 * 1024
 HEADER_A_ROW = 512
 """More bytes than a row takes in a header."""
+
+
+class Thinks(Protocol):
+    """What gives rows their states: a target in this process, or one that is served."""
+
+    def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
+        """The rows with their states, in the order given."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,7 @@ def require_room(plan: Plan, out: Path, *, free: int | None = None) -> None:
         )
 
 
-def extract(plan: Plan, target: Target, out: Path, *, attestation: str, progress: Callable[[int], None]) -> Document:
+def extract(plan: Plan, target: Thinks, out: Path, *, attestation: str, progress: Callable[[int], None]) -> Document:
     """Write what is missing of the store; `progress` is told the rows that are there. Raises StoreError, OSError."""
     settings = plan.settings()
     begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
@@ -106,7 +119,7 @@ def extract(plan: Plan, target: Target, out: Path, *, attestation: str, progress
     return document
 
 
-def _write_shard(plan: Plan, target: Target, out: Path, document: Document, rows: range) -> Document:
+def _write_shard(plan: Plan, target: Thinks, out: Path, document: Document, rows: range) -> Document:
     states = target.states(plan.rows[rows.start : rows.stop], DTYPES[plan.dtype])
     data = shard_bytes(states, plan.rows.entries[rows.start : rows.stop])
     name = f"states-{len(document.shards):05d}.safetensors"
