@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from pipeline.engines.vllm import DEV_INFO
 
@@ -75,49 +75,8 @@ class StandIn:
 @contextmanager
 def standing_in(stand_in: StandIn, port: int = 0) -> Iterator[StandIn]:
     """The stand-in, listening at `url` within the block."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            page = stand_in.page(self.path)
-            self._say(404 if page is None else 200, page or {"detail": "Not Found"})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            with stand_in.lock:
-                stand_in.asked.append(body)
-                stand_in.flying += 1
-                stand_in.most = max(stand_in.most, stand_in.flying)
-            if 0 < stand_in.dies_after < len(stand_in.asked):
-                self.close_connection = True
-                server.socket.close()  # so that nobody is let in any more
-                return
-            if stand_in.cuts:
-                stand_in.cuts -= 1
-                self.close_connection = True
-                return
-            if stand_in.turns_away:
-                stand_in.turns_away -= 1
-                self._say(stand_in.turned_away_with, {"error": {"message": "turned away"}})
-                return
-            time.sleep(stand_in.delay)
-            with stand_in.lock:
-                stand_in.flying -= 1
-            self._say(stand_in.status, stand_in.answer(body))
-
-        def _say(self, status: int, body: Mapping[str, Any]) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is logged."""
-
-    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+    handler = type("Handler", (_Handler,), {"stand_in": stand_in})
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         server.daemon_threads = True
         stand_in.url = f"http://127.0.0.1:{server.server_address[1]}"
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -125,6 +84,52 @@ def standing_in(stand_in: StandIn, port: int = 0) -> Iterator[StandIn]:
             yield stand_in
         finally:
             server.shutdown()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    stand_in: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        page = self.stand_in.page(self.path)
+        self._say(404 if page is None else 200, page or {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with self.stand_in.lock:
+            self.stand_in.asked.append(body)
+            self.stand_in.flying += 1
+            self.stand_in.most = max(self.stand_in.most, self.stand_in.flying)
+        if not self._fails():
+            time.sleep(self.stand_in.delay)
+            with self.stand_in.lock:
+                self.stand_in.flying -= 1
+            self._say(self.stand_in.status, self.stand_in.answer(body))
+
+    def _fails(self) -> bool:
+        dead = 0 < self.stand_in.dies_after < len(self.stand_in.asked)
+        if dead:
+            cast("ThreadingHTTPServer", self.server).socket.close()  # so that nobody is let in any more
+        if dead or self.stand_in.cuts:
+            self.stand_in.cuts = max(self.stand_in.cuts - 1, 0)
+            self.close_connection = True
+            return True
+        if self.stand_in.turns_away:
+            self.stand_in.turns_away -= 1
+            self._say(self.stand_in.turned_away_with, {"error": {"message": "turned away"}})
+            return True
+        return False
+
+    def _say(self, status: int, body: Mapping[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
 
 
 def answered(name: Name, prompt: list[int], ids: list[int], end_id: int) -> Json:
