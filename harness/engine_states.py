@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worst, largest, rows = compared(
             options.url, options.model, options.layers, prompts_of(options.prompts), options.tokens
         )
-    except (StatesError, OSError) as error:
+    except (StatesError, OSError, ValueError, KeyError, TypeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     share = f"{worst / largest:.1e}, limit {options.limit:.0e}"

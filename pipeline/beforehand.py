@@ -1,6 +1,6 @@
 """What can be known of a run before its first request, so that nobody pays to learn it.
 
-Refuses a paid route whose every row would be refused, and a folder whose cost the ledger does not know.
+Refuses a paid route whose every row would be refused, and a folder whose cost or answers the ledger does not know.
 """
 
 from __future__ import annotations
@@ -48,18 +48,21 @@ def require_hope(plan: Plan, fingerprint: Fingerprint | None, supported: frozens
 
 
 def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]], out: Path, ledger: Path) -> None:
-    """Raises StopError where the folder's manifest names a cost that the ledger lacks: the budget would begin anew.
+    """Raises StopError where the folder's manifest names what the ledger lacks: budget and caps would begin anew.
 
     `spent` has requests and pico-dollars of this run by state, from the ledger.
     """
     cost = manifest.result.get("cost")
     if not isinstance(cost, dict):
         return
-    named, known = _settled(cost, out), spent.get(State.SETTLED, (0, 0))[1]
+    named, (answers, known) = _settled(cost, out), spent.get(State.SETTLED, (0, 0))
+    settled = cost.get("settled_requests")
+    told = settled if isinstance(settled, int) else 0
     lost = bool(cost.get("unsettled_requests")) and not spent
-    if known < named or lost:
+    if known < named or answers < told or lost:
         raise StopError(
-            f"{out} cost ${usd_text(named)} so far and {ledger} knows of ${usd_text(known)}: it is not the ledger that"
+            f"{out} cost ${usd_text(named)} so far in {told} answers, and {ledger} knows of ${usd_text(known)} in"
+            f" {answers}: it is not the ledger that"
             " this run began with. Put that one back, or name its folder with DRAFTER_GATE_STATE=DIR, or give"
             " another --out DIR",
             UNUSABLE,

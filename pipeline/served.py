@@ -14,20 +14,26 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from pipeline.asking import Reply, StopError
-from pipeline.billing import HOPELESS, LATER, SERVER_ERROR, TIMED_OUT, Bill, Judgement, Verdict, error_text
+from pipeline.billing import CLIENT_CLOSED, LATER, SERVER_ERROR, TIMED_OUT, Bill, Judgement, Verdict, error_text
 from pipeline.budget import Amount
 from pipeline.engines.generation import EngineError, complete
 from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import OK, Ask, Dialect, Facts, Served, generation_of
+from pipeline.engines.serving import OK, Ask, Dialect, Facts, NoIdsError, Served, generation_of
 from pipeline.formats.parts import end_ids
 from pipeline.ledger import Answered, Request, State, identity
 from pipeline.outcomes import Fate, Outcome, Row, guarded
 from pipeline.plan import Plan, row_seed, weights_sha256
+from pipeline.quoting import quoted
 from pipeline.reconstruct import Asked
 from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
 from pipeline.turns import Turns
+
+OWN_FAULT: Final = frozenset({400, 413, 422})
+"""Statuses that a server gives to a request that it cannot take."""
+MOST_OF_AN_ERROR: Final = 300
 
 
 class ServedEngine:
@@ -58,7 +64,9 @@ class ServedEngine:
         seeded = replace(sampling, seed=row_seed(sampling.seed, row.prompt.id))
         ask = Ask(row.prompt_ids, seeded, self._stop_ids)
         worst = Amount(0, len(row.prompt_ids) + sampling.max_tokens, 1)
-        request = self._request(row, ask, worst)
+        request = guarded(lambda: self._request(row, ask, worst))
+        if isinstance(request, Refusal):
+            return Outcome(row, Fate.ANSWERED, request, sent=False)
         reply = await self._turns.ask(request, worst, lambda answer: self._judged(row, ask, answer))
         if reply.again:
             return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
@@ -68,9 +76,9 @@ class ServedEngine:
         return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
 
     def _request(self, row: Row, ask: Ask, worst: Amount) -> Request:
-        """Its identity holds the row's id: equal prompts under two ids are two draws."""
+        """Its identity holds the row's id, since equal prompts under two ids are two draws; not the served name."""
         plan, prompt = self._plan, row.prompt
-        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, self._server.facts.model)}
+        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, plan.route.model)}
         key = identity(plan.route, body, run=self._run)
         sent = self._server.body(ask)
         return Request(key, self._run, plan.route, prompt.id, sent, 0, prompt.dataset, worst.tokens)
@@ -93,21 +101,34 @@ class ServedEngine:
 
 
 def judgement_of(answer: Answered, dialect: Dialect, ask: Ask) -> Judgement:
-    """What an engine's answer makes of its request; nothing that it does is billed."""
+    """What an engine's answer makes of its request; nothing that it does is billed.
+
+    One that contradicts itself is asked for again, and left to a later run where it comes each time: no row is refused
+    for what an engine got wrong. One without ids ends the run, since all others will have none.
+    """
     free, name = Bill(0, len(ask.prompt), 0), dialect.name
     if answer.status != OK:
         return Judgement(_turned_away(answer.status), free, error_text(answer), f"{name} refuses this run, with status")
     try:
         found = generation_of(dialect, ask, answer.raw)
-    except EngineError as error:
-        return Judgement(Verdict.HOPELESS, free, str(error), f"an answer of {name} is none:")
+    except NoIdsError as error:
+        return Judgement(Verdict.HOPELESS, free, _short(error), f"an answer of {name} is none:")
+    except Exception as error:  # noqa: BLE001 - whatever an answer holds, it must not stop every resume at its row
+        return Judgement(Verdict.LATER, free, f"{OK}: {_short(error)}")
     return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(found.ids)))
 
 
 def _turned_away(status: int) -> Verdict:
-    if status in HOPELESS:
-        return Verdict.HOPELESS
-    return Verdict.LATER if status in LATER or status == TIMED_OUT or status >= SERVER_ERROR else Verdict.REFUSED
+    """Only what says that this one request is wrong sets its row aside; what speaks of all of them ends the run."""
+    if status in OWN_FAULT:
+        return Verdict.REFUSED
+    later = status in LATER or status in {TIMED_OUT, CLIENT_CLOSED} or status >= SERVER_ERROR
+    return Verdict.LATER if later else Verdict.HOPELESS
+
+
+def _short(error: Exception) -> str:
+    named = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
+    return quoted(f"{named}{error}", MOST_OF_AN_ERROR)
 
 
 async def open_server(stack: AsyncExitStack, plan: Plan) -> Served:
@@ -125,9 +146,11 @@ async def open_server(stack: AsyncExitStack, plan: Plan) -> Served:
 async def provenance(facts: Facts) -> dict[str, Json]:
     """What a folder is begun with beside the plan's settings.
 
-    The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel.
+    The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel. Where
+    it does not, or holds none of the kind that is hashed, the server's names for them must do.
     """
     folder = None if facts.weights is None else Path(facts.weights)
-    here = folder is not None and folder.is_absolute() and folder.is_dir()
+    here = folder is not None and folder.is_absolute() and any(folder.glob("*.safetensors"))
     digest = await asyncio.to_thread(weights_sha256, folder) if here and folder is not None else None
-    return {"weights_sha256": digest, "engine": facts.document()}
+    names: dict[str, Json] = {} if digest else {"served_model": facts.model, "served_weights": facts.weights}
+    return {"weights_sha256": digest, "engine": facts.document() | names}

@@ -95,6 +95,7 @@ def cost_of(tally: Mapping[State, tuple[int, int]], *, emulated: bool, budget_pi
         "usd": usd_text(settled),
         "unsettled_worst_usd": usd_text(unsettled),
         "unsettled_requests": sum(tally.get(state, (0, 0))[0] for state in open_states),
+        "settled_requests": tally.get(State.SETTLED, (0, 0))[0],
         "emulated": emulated,
         "budget_usd": usd_text(budget_pico),
     }

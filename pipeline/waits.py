@@ -32,9 +32,9 @@ def _retry_after(text: str | None, now: datetime) -> float | None:
         return max(seconds, 0.0)
     try:
         when = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return max((when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
         return None
-    return max((when.replace(tzinfo=when.tzinfo or UTC) - now).total_seconds(), 0.0)
 
 
 def _reset(text: str | None, now: datetime) -> float | None:

@@ -31,7 +31,7 @@ class Difference:
     @property
     def is_near(self) -> bool:
         """Whether rounding explains it."""
-        return max(self.our_margin, self.their_margin) <= NEAR
+        return max(abs(self.our_margin), abs(self.their_margin)) <= NEAR
 
 
 def first_difference(prompt: int, ours: Generation, theirs: Generation) -> Difference | None:

@@ -78,18 +78,31 @@ def settled(golden: GoldenSet, folder: Path, stem: str, *, check: bool) -> int:
     path = folder / f"{stem}.jsonl"
     if check and not path.exists():
         raise GoldenSetError(f"{path.name} is not recorded. Run: nox -s goldens -- --engine {stem.partition('-')[0]}")
-    was = compare(read(path), golden) if path.exists() else None
-    others = ((other.stem, compare(read(other), golden)) for other in sorted(folder.glob("*.jsonl")) if other != path)
-    for beside, found in [*([(f"{stem} as recorded", was)] if was else []), *others]:
+    was = _beside(path, golden) if path.exists() else None
+    others = {other.stem: _beside(other, golden) for other in sorted(folder.glob("*.jsonl")) if other != path}
+    for beside, found in [*([(f"{stem} as recorded", was)] if path.exists() else []), *others.items()]:
         sys.stdout.write("".join(f"{line}\n" for line in said(beside, found)))
-    if not check and (was is None or was.differences or was.moved):
+    same = was is not None and not was.differences and not was.moved
+    if not check and not same:
         write(path, golden)
         sys.stdout.write(f"written: {path.name}, {len(golden.answers)} answers\n")
-    return 1 if check and was is not None and was.verdict is Verdict.CHANGED else 0
+    return 1 if check and (was is None or was.verdict is Verdict.CHANGED) else 0
 
 
-def said(beside: str, found: Compared) -> Iterator[str]:
+def _beside(path: Path, golden: GoldenSet) -> Compared | None:
+    """None for a file that cannot be compared with: it stops no other from being recorded."""
+    try:
+        return compare(read(path), golden)
+    except GoldenSetError as error:
+        sys.stderr.write(f"{path.name}: {error}\n")
+        return None
+
+
+def said(beside: str, found: Compared | None) -> Iterator[str]:
     """The verdict, and every first difference with its margins."""
+    if found is None:
+        yield f"beside {beside}: not to be compared"
+        return
     stale = ", STALE: the version or the weights have moved on" if found.is_stale and "recorded" in beside else ""
     keys = f" (another {', '.join(found.moved)})" if found.moved else ""
     yield f"beside {beside}: {found.verdict.upper()}{keys}{stale}, {len(found.differences)} answers differ"

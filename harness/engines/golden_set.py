@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from harness.engines.answers import Difference, first_difference
+from pipeline.durable import write_whole
 from pipeline.engines.generation import Generation
 from pipeline.records import Ids, Json
 
@@ -64,7 +65,7 @@ class Compared:
 def compare(recorded: GoldenSet, now: GoldenSet) -> Compared:
     """Raises GoldenSetError where the two were asked other prompts."""
     if (recorded.prompts_sha256, len(recorded.answers)) != (now.prompts_sha256, len(now.answers)):
-        raise GoldenSetError("the recorded set holds the answers to other prompts; record it anew with --keep FILE")
+        raise GoldenSetError("the recorded set holds the answers to other prompts")
     moved = tuple(sorted(name for name in {*recorded.key, *now.key} if recorded.key.get(name) != now.key.get(name)))
     pairs = enumerate(zip(recorded.answers, now.answers, strict=True))
     found = tuple(each for n, (was, is_) in pairs if (each := first_difference(n, was, is_)) is not None)
@@ -79,16 +80,21 @@ def write(path: Path, golden: GoldenSet) -> None:
     head = {"key": dict(golden.key), "prompts_sha256": golden.prompts_sha256}
     lines = [json.dumps(head), *(json.dumps(_line(each)) for each in golden.answers)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    data = "".join(f"{line}\n" for line in lines).encode()
+    write_whole(path, lambda file: _write(file, data))
 
 
 def read(path: Path) -> GoldenSet:
     """Raises GoldenSetError, OSError."""
     try:
         head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
-        return GoldenSet(head["key"], str(head["prompts_sha256"]), tuple(map(_answer, lines)))
+        return GoldenSet(dict(head["key"]), str(head["prompts_sha256"]), tuple(map(_answer, lines)))
     except (ValueError, KeyError, TypeError) as error:
         raise GoldenSetError(f"{path}: no golden set ({type(error).__name__}: {error})") from None
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
 
 
 def _line(answer: Generation) -> dict[str, Json]:

@@ -96,7 +96,7 @@ async def answered(start: Start, url: str) -> Facts | None:
     except EngineGoneError:
         return None
     except EngineError as error:
-        if "status 503" in str(error) or "is no" in str(error):  # it listens before its model is there
+        if "status 5" in str(error) or "is no" in str(error):  # it listens before its model is there
             return None
         raise
 

@@ -29,7 +29,8 @@ class StandIn:
     """What it serves and what it saw. `answers` gives an answer's ids, its end token among them.
 
     After `dies_after` requests it answers none any more, nor lets anybody in. The next `turns_away` requests are told
-    the status `turned_away_with`; of the next `cuts` the connection is closed without a word.
+    the status `turned_away_with`; of the next `cuts` the connection is closed without a word, and with `closes` behind
+    each answer. `served_as` is the model's name where that is not its place.
     """
 
     name: Name
@@ -45,6 +46,8 @@ class StandIn:
     turns_away: int = 0
     turned_away_with: int = 503
     cuts: int = 0
+    closes: bool = False
+    served_as: str = ""
     pages: dict[str, Json] = field(default_factory=dict)
     asked: list[Json] = field(default_factory=list)
     flying: int = 0
@@ -57,10 +60,14 @@ class StandIn:
 
     def page(self, path: str) -> Json | None:
         """What a GET is told; there are secrets in it, as there are in the real ones."""
-        models: Json = {"data": [{"id": self.weights, "root": self.weights, "max_model_len": self.context}]}
+        models: Json = {
+            "data": [{"id": self.served_as or self.weights, "root": self.weights, "max_model_len": self.context}]
+        }
         if path == "/v1/models":
             return models
-        return self.pages.get(path)
+        room: Json = {"max_req_input_len": self.context - 6} if path == "/server_info" else {}
+        page = self.pages.get(path)
+        return None if page is None else room | page
 
     def answer(self, body: Json) -> Json:
         """What a POST is told."""
@@ -125,6 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
+        self.close_connection = self.close_connection or self.stand_in.closes
         self.end_headers()
         self.wfile.write(data)
 

@@ -7,6 +7,7 @@ for by the convention of the model's family, and a family whose convention is no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -54,6 +55,8 @@ def rows_of(meta: Mapping[str, Json], prompt_tokens: int, width: int) -> list[li
     if not isinstance(parts, list) or not parts or not isinstance(made, int):
         raise StatesError(f"the server returned no states. {_MEND}")
     rows = [*_matrix(parts[0]), *[_vector(part) for part in parts[1:]]]
+    if any(not math.isfinite(number) for row in rows for number in row):
+        raise StatesError("the server's states are not finite")
     if len(rows) != (wanted := prompt_tokens + made - 1):
         raise StatesError(f"{len(rows)} rows of states for {wanted} tokens: a prompt was cut into chunks. {_MEND}")
     if any(len(row) != width for row in rows):
@@ -73,4 +76,7 @@ def _matrix(part: Json) -> list[list[float]]:
 def _vector(part: Json) -> list[float]:
     if not isinstance(part, list) or not all(isinstance(number, int | float) for number in part):
         raise StatesError("a row of states is no list of numbers")
-    return [float(number) for number in part if isinstance(number, int | float)]
+    try:
+        return [float(number) for number in part if isinstance(number, int | float)]
+    except OverflowError:
+        raise StatesError("a row of states holds a number that no float is") from None

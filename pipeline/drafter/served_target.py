@@ -28,7 +28,8 @@ from pipeline.quoting import quoted
 SECONDS: Final = 600.0
 LAST_FLAGS: Final = ("--return-hidden-states-mode", "full", *FLAGS)
 NUMBERS: Final = ("version", "device", "dtype", "attention_backend")
-"""What decides the numbers, as both servers must say it alike."""
+TOLD: Final = (*NUMBERS, "model_path")
+"""What decides the numbers, as both servers must say it, and alike."""
 
 
 class ServedTarget:
@@ -72,15 +73,18 @@ class ServedTarget:
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}}
         answer = self._sent("POST", f"{url}/generate", orjson.dumps({**body, "return_hidden_states": True}))
         meta = answer.get("meta_info")
-        if not isinstance(meta, dict) or meta.get("prompt_tokens") != len(ids):
-            raise StatesError(f"{url} took another prompt than row {row.id!r}")
+        if not isinstance(meta, dict) or (meta.get("prompt_tokens"), meta.get("completion_tokens")) != (len(ids), 1):
+            raise StatesError(f"{url} took another prompt than row {row.id!r}, or gave another number of tokens than 1")
         return torch.tensor(rows_of(meta, len(ids), width), dtype=torch.float32)
 
     def _require(self, aux: Mapping[str, Any], last: Mapping[str, Any]) -> None:
+        for url, info in ((self._aux_url, aux), (self._last_url, last)):
+            if absent := [name for name in TOLD if not isinstance(info.get(name), str)]:
+                raise StatesError(f"{url} does not say its {absent[0]}: it is no SGLang of today")
         self._require_layers(aux)
         if last.get("return_hidden_states_mode") != "full" or last.get("return_aux_hidden_state_layer_ids"):
             raise StatesError(f"{self._last_url} returns no last states. Start it with {' '.join(LAST_FLAGS)}")
-        if different := [name for name in NUMBERS if aux.get(name) != last.get(name)]:
+        if different := [name for name in TOLD if aux.get(name) != last.get(name)]:
             raise StatesError(f"the two servers differ in their {different[0]}: start both alike")
         self._require_weights(self._aux_url, aux)
         self._require_weights(self._last_url, last)
@@ -106,7 +110,7 @@ class ServedTarget:
     def _sent(self, method: str, url: str, body: bytes | None) -> dict[str, Any]:
         try:
             response = self._http.request(method, url, content=body, headers={"content-type": "application/json"})
-        except httpx2.TransportError as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise StatesError(f"{url} does not answer ({type(error).__name__}). Start it: nox -s engine") from None
         if response.status_code != httpx2.codes.OK:
             raise StatesError(f"{url}: status {response.status_code}, {quoted(response.text, 300)}")

@@ -2,8 +2,8 @@
 
 Guarantees: exact ids go in and exact ids come out, the end token included; an answer without ids, with another number
 of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
-that was gone for a moment is asked again who it is, and nothing is sent to another one. Nothing of the server is kept
-but the fields of `Facts`, since its own dump of settings holds keys.
+is asked again who it is after every failure and on every new connection, and no answer of another one is given back.
+Nothing of the server is kept but the fields of `Facts`, since its own dump of settings holds keys.
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ from pipeline.quoting import quoted
 from pipeline.records import Ids, Json, Sampling
 
 OK: Final = 200
+_SHUT: Final = frozenset({401, 403, 407})
+_BROKEN: Final = 500
 _JSON: Final = {"content-type": "application/json"}
 READ_SECONDS: Final = 600.0
 """The longest wait for one whole answer: a CPU decodes a long one in minutes."""
 CONNECT_SECONDS: Final = 10.0
 MOST_OF_AN_ERROR: Final = 300
+MOST_UNLIKELY: Final = -1e30
+"""No logprob of a sampled token lies below."""
+SURE: Final = 1e-6
+"""A logprob of 0 as float32 rounds it."""
+
+
+class NoIdsError(EngineError):
+    """An engine that was asked for ids and gave none: it will give none to any other request."""
 
 
 class EngineGoneError(EngineError):
@@ -95,7 +105,10 @@ class Served:
         self.dialect, self.base_url = dialect, base_url.rstrip("/")
         self._slots = asyncio.Semaphore(in_flight)
         self._busy, self._doubted, self._looking = Busy(), False, asyncio.Lock()
-        limits = httpx2.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
+        # One connection more, for the question who the server is.
+        limits = httpx2.Limits(
+            max_connections=in_flight + 1, max_keepalive_connections=in_flight, keepalive_expiry=None
+        )
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         # No proxy of the environment stands between this machine and itself, and no cookie goes from row to row.
         self._http = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False)
@@ -133,11 +146,13 @@ class Served:
         try:
             await self._require_same()
             with self._busy.share() as share:
-                response = await self._http.post(f"{self.base_url}{self.dialect.path}", content=body, headers=_JSON)
-        except (EngineGoneError, httpx2.TransportError) as error:
+                response = await self._posted(body)
+            await self._require_same()
+        except (EngineGoneError, httpx2.RequestError) as error:
             self._doubted = True
             gone = error if isinstance(error, EngineGoneError) else self._gone(error)
             raise NoAnswerError(f"{gone}: start it again", sent=False) from None
+        self._doubted = self._doubted or response.status_code != OK
         kind, later = response.headers.get("content-type", ""), response.headers.get("retry-after")
         seconds = round(share.seconds, 6)
         return Answer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
@@ -154,8 +169,16 @@ class Served:
             message = f"{wanted} tokens of prompt and max_tokens exceed the server's context of {self.facts.context}"
             raise EngineError(f"{message}; lower max_tokens")
 
+    async def _posted(self, body: bytes) -> httpx2.Response:
+        async def traced(event: str, _: object) -> None:
+            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
+                self._doubted = True
+
+        url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
+        return await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
+
     async def _require_same(self) -> None:
-        """Raises NoAnswerError where another server has come since one went, EngineGoneError where none has."""
+        """Raises NoAnswerError where another server is in the place of the first, EngineGoneError where none is."""
         async with self._looking:
             if not self._doubted:
                 return
@@ -176,14 +199,16 @@ class Served:
     async def _page(self, path: str) -> Mapping[str, Any] | None:
         try:
             response = await self._http.get(f"{self.base_url}{path}")
-        except httpx2.TransportError as error:
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise self._gone(error) from None
+        if response.status_code in _SHUT or response.status_code >= _BROKEN:
+            raise EngineError(self._error(path, response.status_code, response.content))
         try:
             return _object(response.content, f"{self.dialect.name}, {path}") if response.status_code == OK else None
         except EngineError:
             return None
 
-    def _gone(self, error: httpx2.TransportError) -> EngineGoneError:
+    def _gone(self, error: httpx2.RequestError | httpx2.InvalidURL) -> EngineGoneError:
         what = quoted(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
         return EngineGoneError(f"{self.dialect.name} at {self.base_url} does not answer ({what})")
 
@@ -211,7 +236,7 @@ def checked(ask: Ask, generation: Generation) -> Generation:
 def ids_of(value: object, what: str) -> Ids:
     """A list of token ids. Raises EngineError, most of all where there is none."""
     if value is None:
-        raise EngineError(f"{what}: the engine was asked for token ids and returned none; nothing else is taken")
+        raise NoIdsError(f"{what}: the engine was asked for token ids and returned none; nothing else is taken")
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
         raise EngineError(f"{what} is no list of token ids")
     return tuple(value)
@@ -232,8 +257,8 @@ def member(value: object, name: str, what: str) -> Any:  # noqa: ANN401 - any JS
 
 def number(value: object, what: str) -> float:
     """A finite logprob. Raises EngineError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -float("inf") < value <= 0.0 + 1e-6:
-        raise EngineError(f"{what} is no logprob ({value!r})")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MOST_UNLIKELY < value <= SURE:
+        raise EngineError(f"{what} is no logprob ({quoted(repr(value), 40)})")
     return float(value)
 
 

@@ -71,11 +71,21 @@ class SGLang:
             version=str(info["version"]),
             model=str(served.get("id")),
             weights=text_of(info.get("model_path")),
-            context=whole(served.get("max_model_len"), "sglang max_model_len"),
+            context=_room(info, whole(served.get("max_model_len"), "sglang max_model_len")),
             device=text_of(info.get("device")),
             dtype=text_of(info.get("dtype")),
             attention_backend=text_of(info.get("attention_backend")),
         )
+
+
+def _room(info: Mapping[str, Any], context: int) -> int:
+    """Tokens of prompt and answer that SGLang does not cut short.
+
+    It shortens, without a word, what exceeds its context less one and its cache less one, and says of that only what
+    the longest prompt may be: five tokens less (0.5.23, scheduler.py and tp_worker.py).
+    """
+    longest = info.get("max_req_input_len")
+    return min(context - 2, longest + 4) if type(longest) is int and longest > 0 else context - 2
 
 
 def _entries(value: object, what: str) -> list[tuple[int, float]]:

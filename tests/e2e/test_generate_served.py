@@ -50,7 +50,7 @@ def plan_for(world: World, server: StandIn, **changes: object) -> Plan:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_come_by_engine_ids_bounded_in_flight_and_a_run_goes_on(name: Name, world: World) -> None:
-    with standing_in(engine(name, world.fmt, delay=0.01)) as server:
+    with standing_in(engine(name, world.fmt, delay=0.05)) as server:
         first = world.run(plan_for(world, server, limit=10))
         second = world.run(plan_for(world, server, limit=16))
 
@@ -233,3 +233,85 @@ def test_a_prompt_too_long_is_refused_and_not_sent(name: Name, world: World) -> 
 
     assert (3, []) == (summary.rows["refused"], server.asked)
     assert {"prompt_unsupported"} == {str(row["reason"]) for row in world.quarantine()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_that_was_swapped_while_nothing_was_in_flight_gets_no_row(name: Name, world: World) -> None:
+    """It answers, on a new connection, and nothing failed before."""
+    page, key = ("/server_info", "version") if name == "sglang" else ("/version", "version")
+    with standing_in(engine(name, world.fmt)) as first:
+
+        def swap(_: dict[str, Any]) -> None:
+            first.closes = len(first.asked) == 4
+            if first.closes:
+                first.pages[page][key] = "9.9"
+
+        first.spoil = swap
+        summary = world.run(plan_for(world, first, concurrency=1))
+
+    assert (1, 4) == (summary.code, len(world.rows()))
+    assert "another server answers at" in str(summary.message)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_model_behind_a_tunnel_does_not_go_on_with_a_folder(name: Name, world: World) -> None:
+    with standing_in(engine(name, world.fmt, weights="/far/a")) as server:
+        world.run(plan_for(world, server, limit=2))
+        server.weights = "/far/b"
+
+        with pytest.raises(StopError, match="engine"):
+            world.run(plan_for(world, server, limit=4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_whose_answer_contradicts_itself_each_time_blocks_no_other(name: Name, world: World) -> None:
+    def aborts(body: dict[str, Any]) -> None:
+        if len(server.asked[-1][prompt]) % 3 == 0:
+            body["meta_info" if name == "sglang" else "usage"]["completion_tokens"] = 10**400
+
+    prompt = "input_ids" if name == "sglang" else "prompt"
+    with standing_in(engine(name, world.fmt, spoil=aborts)) as server:
+        first = world.run(plan_for(world, server, concurrency=1, patience=Patience(1, 0.01, 0.02)))
+        server.spoil = lambda _: None
+        second = world.run(plan_for(world, server))
+
+    assert 0 < first.rows["to_ask_again"] < ROWS
+    assert (0, 0) == (second.code, first.rows["refused"])
+    assert ROWS == len({str(row["id"]) for row in world.rows()})
+
+
+OF_ONE = [(400, True), (413, True), (422, True), (403, False), (302, False), (410, False)]
+
+
+@pytest.mark.parametrize("status, sets_aside", OF_ONE)
+def test_only_what_is_said_of_one_request_sets_its_row_aside(status: int, sets_aside: bool, world: World) -> None:
+    with standing_in(engine("sglang", world.fmt)) as server:
+        server.turns_away, server.turned_away_with = 1, status
+        summary = world.run(plan_for(world, server, limit=6))
+
+    assert (sets_aside, 0 if sets_aside else 1) == (bool(world.quarantine()), summary.code)
+    if not sets_aside:
+        assert f"sglang refuses this run, with status {status}" in str(summary.message)
+
+
+def test_a_folder_does_not_go_on_without_the_ledger_that_counts_its_caps(world: World) -> None:
+    with standing_in(engine("sglang", world.fmt)) as server:
+        world.run(plan_for(world, server, limit=4, caps=Caps(requests=5)))
+        for path in world.ledger.parent.glob("ledger.sqlite*"):
+            path.unlink()
+
+        with pytest.raises(StopError, match="not the ledger that this run began with"):
+            world.run(plan_for(world, server, caps=Caps(requests=5)))
+    assert 4 == len(server.asked)
+
+
+def test_a_restarted_server_may_serve_the_same_weights_under_another_name(world: World) -> None:
+    with standing_in(engine("vllm", world.fmt, weights=str(WEIGHTS))) as server:
+        world.run(plan_for(world, server, limit=6))
+        (world.out / "shard-00000.parquet").rename(world.folder / "gone")
+        manifest = world.out / "manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"shards": []}))
+        server.served_as = "another-name"
+        summary = world.run(plan_for(world, server, limit=6))
+
+    assert (6, 6, 6) == (summary.rows["accepted"], summary.rows["from_ledger"], len(server.asked))

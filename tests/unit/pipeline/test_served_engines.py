@@ -87,7 +87,7 @@ def test_of_the_server_only_what_decides_numbers_is_kept(name: Name) -> None:
     version, backend = {"sglang": ("0.5.23", "torch_native"), "vllm": ("0.32.0", "CPU_ATTN")}[name]
     kept = {"engine": name, "version": version, "device": "cpu", "dtype": "float32", "attention_backend": backend}
     assert kept == found.document()
-    assert ("/models/tiny", 2048) == (found.weights, found.context)
+    assert ("/models/tiny", {"sglang": 2046, "vllm": 2048}[name]) == (found.weights, found.context)
     assert "sk-not-to-be-kept" not in repr(found)
 
 
@@ -159,7 +159,7 @@ def test_an_error_status_says_what_the_server_said(name: Name) -> None:
 @pytest.mark.parametrize("prompt", [(), tuple(range(20))])
 def test_a_prompt_that_leaves_no_room_is_not_sent(name: Name, prompt: tuple[int, ...]) -> None:
     server = stand_in(name, context=27)
-    with pytest.raises(EngineError, match=r"give at least one token|exceed the server's context of 27"):
+    with pytest.raises(EngineError, match=r"give at least one token|exceed the server's context of 2[57]"):
         generation(server, prompt=prompt)
 
     assert [] == server.asked

@@ -41,3 +41,9 @@ def test_the_longest_wait_that_is_named_counts(
 )
 def test_what_names_no_wait_names_none(junk: str, raw: bytes) -> None:
     assert named_wait(Answer(429, raw, "", None, junk, junk), NOW) is None
+
+
+def test_a_date_that_no_clock_has_names_no_wait() -> None:
+    far = "Mon, 01 Jan 2024 00:00:00 +99999999999999"
+
+    assert named_wait(Answer(429, b"", "application/json", None, far), NOW) is None

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,7 +128,8 @@ def test_what_computes_is_told_without_the_servers_secrets(target: Target) -> No
         (AUX, AUX, "returns no last states. Start it with --return-hidden-states-mode full"),
         (AUX, INFO | {"return_hidden_states_mode": "last"}, "returns no last states"),
         (AUX, INFO | {"dtype": "bfloat16"}, "the two servers differ in their dtype"),
-        (AUX, INFO | {"model_path": str(WEIGHTS.parent)}, "whose weights are not those of"),
+        (AUX, INFO | {"model_path": "/another"}, "the two servers differ in their model_path"),
+        (AUX | {"version": None}, INFO, "does not say its version: it is no SGLang of today"),
     ],
 )
 def test_other_servers_than_are_wanted_are_refused(aux: Page, last: Page, why: str, target: Target) -> None:
@@ -142,11 +144,21 @@ def test_other_servers_than_are_wanted_are_refused(aux: Page, last: Page, why: s
         (lambda meta: meta.update(cached_tokens=2), "came from the prefix cache"),
         (lambda meta: meta["hidden_states"][0][0].__setitem__(0, 1e39), "states are not finite"),
         (lambda meta: meta.update(prompt_tokens=2), "took another prompt than row 'b'"),
+        (lambda meta: meta.update(completion_tokens=2), "or gave another number of tokens than 1"),
+        (lambda meta: meta["hidden_states"][0][0].__setitem__(0, 10**400), "a number that no float is|no JSON"),
     ],
 )
 def test_an_answer_that_lacks_states_is_refused(spoil: Any, why: str, target: Target) -> None:  # noqa: ANN401
     with served_by(target, AUX, INFO, spoil) as served, pytest.raises(StatesError, match=why):
         served.states(ROWS[1:])
+
+
+def test_servers_of_other_weights_are_refused(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    there = {"model_path": str(tmp_path)}
+
+    with pytest.raises(StatesError, match="whose weights are not those of"):
+        entered(target, AUX | there, INFO | there)
 
 
 def test_where_nobody_listens_it_is_said(target: Target) -> None:
