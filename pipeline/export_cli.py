@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline.arguments import positive
+from pipeline.arguments import ArgumentsError, positive
 from pipeline.evaluate_cli import layers_named
 from pipeline.gate import SHUT, GateShutError, require
 from pipeline.records import Evidence, Json
@@ -86,9 +86,12 @@ def run_checkpoint(args: argparse.Namespace) -> int:
     from pipeline.drafter.target_files import target_facts
     from pipeline.drafter.training_setup import drafter_of
 
-    snapshot = load(newest(args.training) or args.training)
+    snapshot, facts = load(newest(args.training) or args.training), target_facts(args.target)
+    for name in ("weights_sha256", "config_sha256"):
+        if snapshot.told.get(f"target_{name}") != getattr(facts, name):
+            raise ArgumentsError(f"{args.training} is of another target than {args.target}: its {name} differs")
     told: dict[str, Json] = {"steps": snapshot.step}
-    export(args.out, drafter_of(snapshot), target_facts(args.target), dtype=getattr(torch, args.dtype), provenance=told)
+    export(args.out, drafter_of(snapshot), facts, dtype=getattr(torch, args.dtype), provenance=told)
     return _written(args.out, steps=snapshot.step)
 
 

@@ -18,12 +18,16 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeline import train_flags
+from pipeline.arguments import ArgumentsError
 from pipeline.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
+    from pipeline.drafter.checkpoints import Snapshot
     from pipeline.drafter.distributed import World
     from pipeline.drafter.material import Material
     from pipeline.drafter.recipe import Recipe
@@ -52,12 +56,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run_train(args: argparse.Namespace) -> int:
     """Read, ask the gate, train, export; the exit status."""
     from pipeline.drafter.distributed import is_first
+    from pipeline.drafter.feed import FeedError
+    from pipeline.drafter.hidden_states import StatesError
+    from pipeline.drafter.state_manifest import StoreError
 
     try:
         return _run_train(args)
-    except Exception:  # whatever it is, all processes meet it, and the first alone says it
+    except Exception as error:
         if is_first():
             raise
+        # The first process says what all meet; what befalls this one alone it hears of as a broken connection.
+        if isinstance(error, StatesError | StoreError | FeedError):
+            sys.stderr.write(f"error: {error}\n")
         return FAILED
 
 
@@ -131,9 +141,10 @@ def _steps(args: argparse.Namespace, setup: Setup, habits: Habits, permit: Permi
 
     training, world = setup.training, setup.training.world
     manifest = world.first(lambda: stack.enter_context(training_run.held(args.out, setup.settings)))
+    world.first(lambda: _require_no_other(args, training.feed.course.steps))
     place = world.first(lambda: checkpoints.newest(args.out))
     if place is not None:
-        training.restore(checkpoints.load(place))
+        training.restore(_of_this_run(checkpoints.load(place), place, setup))
         _say(f"going on after step {training.step} of {training.feed.course.steps}")
     folder = None
     if world.is_first:
@@ -147,8 +158,33 @@ def _steps(args: argparse.Namespace, setup: Setup, habits: Habits, permit: Permi
     return ending
 
 
+def _of_this_run(snapshot: Snapshot, place: Path, setup: Setup) -> Snapshot:
+    """The same, if this run wrote it. Raises CheckpointError."""
+    from pipeline.drafter.checkpoints import CheckpointError
+
+    if snapshot.told.get("settings_sha256") != setup.told["settings_sha256"]:
+        raise CheckpointError(f"{place} is of a run with other settings. Remove it, or put this run's own back")
+    return snapshot
+
+
+def _require_no_other(args: argparse.Namespace, steps: int) -> None:
+    """Raises ArgumentsError where a drafter lies in the place of this run's that is not its last, before any step."""
+    from pipeline.drafter.export import ExportError, told_of
+
+    place = args.out / DRAFTER
+    if not place.exists():
+        return
+    try:
+        found, dtype = told_of(place)
+    except ExportError as error:
+        raise ArgumentsError(f"{error}. Move {place} away") from error
+    if found.get("steps") != steps or dtype != args.export_dtype:
+        what = f"a drafter of {found.get('steps')} steps in {dtype}, and this run ends in one of {steps} in"
+        raise ArgumentsError(f"{place} holds {what} {args.export_dtype}. Move it away")
+
+
 def _export(args: argparse.Namespace, setup: Setup) -> None:
-    """The drafter of the last checkpoint as engines load it; one that is there already stays."""
+    """The drafter of the last checkpoint as engines load it; this run's own that is there already stays."""
     from pipeline.drafter import checkpoints
     from pipeline.drafter.export import export
     from pipeline.drafter.material import dtype_named

@@ -26,7 +26,8 @@ class AuxIdsError(Exception):
 
 
 def written(layers: Layers, num_layers: int, model_type: str) -> dict[str, Json]:
-    """The keys that name these layers to SGLang and vLLM; none for the default. Raises AuxIdsError."""
+    """The keys that name these layers to SGLang and vLLM; none for the default. Raises AuxIdsError, LayerError."""
+    checked(layers, num_layers)
     if layers[-1] == num_layers - 1:
         raise AuxIdsError(
             f"the output of layer {layers[-1]}, the target's last, is what SGLang never hands to a drafter. Train on "

@@ -1,8 +1,8 @@
 """Checkpoints: all that a training needs to go on as if it had never stopped.
 
 Guarantees: a checkpoint is whole or not there, whatever kills the program; what is read is what was written, since each
-file's hash stands in `state.json`, which is compared first. Weights and moments are float32 as they were trained, the
-same whoever shared the work. A checkpoint that was changed is refused and named, never passed over in silence.
+file's hash stands in `state.json`, which has a hash of its own. Weights and moments are float32 as they were trained,
+the same whoever shared the work. A checkpoint that was changed is refused and named, never passed over in silence.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pipeline.durable import aside, sync_folder, write_whole
+from pipeline.ledger import canonical
 from pipeline.records import Json
 
 CHECKPOINTS, STATE = "checkpoints", "state.json"
 NAME = re.compile(r"step-(\d{8,})")
-VERSION = 1
+VERSION = 2
 PARTS = ("drafter", "optimizer", "random")
+SEAL = "state_sha256"
 
 
 class CheckpointError(Exception):
@@ -70,8 +72,8 @@ def save(run: Path, snapshot: Snapshot) -> Path:
             path = part / f"{name}.safetensors"
             save_file({key: tensor.contiguous() for key, tensor in getattr(snapshot, name).items()}, path)
             files[path.name] = _synced_sha256(path)
-        told = {"checkpoint": VERSION, "step": snapshot.step, "files": files, **snapshot.told}
-        text = json.dumps(told, indent=2) + "\n"
+        told: dict[str, Json] = {"checkpoint": VERSION, "step": snapshot.step, "files": files, **snapshot.told}
+        text = json.dumps({**told, SEAL: _seal(told)}, indent=2) + "\n"
         write_whole(part / STATE, lambda file: _write(file, text))
         part.rename(place)
     except SafetensorError as error:  # its own word for a full disk
@@ -89,7 +91,7 @@ def load(place: Path) -> Snapshot:
     """The checkpoint in its folder. Raises CheckpointError, OSError."""
     state = read_state(place)
     parts = {name: _tensors(place / f"{name}.safetensors", state) for name in PARTS}
-    kept = {key: value for key, value in state.items() if key not in {"checkpoint", "step", "files"}}
+    kept = {key: value for key, value in state.items() if key not in {"checkpoint", "step", "files", SEAL}}
     return Snapshot(int(str(state["step"])), **parts, told=kept)
 
 
@@ -102,10 +104,17 @@ def read_state(place: Path) -> dict[str, Json]:
         state: dict[str, Json] = json.loads(path.read_bytes())
         if state["checkpoint"] != VERSION:
             raise CheckpointError(f"{path} is of version {state['checkpoint']}, this program knows {VERSION}")
+        if state.pop(SEAL) != _seal(state):
+            raise CheckpointError(f"{path} was changed since it was written. {_mend(place)}")
         _ = (int(str(state["step"])), dict(state["files"]))  # type: ignore[arg-type]  # whatever it is
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is no checkpoint of this program ({error}). {_mend(place)}") from error
     return state
+
+
+def _seal(state: Mapping[str, Json]) -> str:
+    """The hash of all else that `state.json` says."""
+    return hashlib.sha256(canonical(state)).hexdigest()
 
 
 def all_of(run: Path) -> list[Path]:

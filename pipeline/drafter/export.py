@@ -116,6 +116,14 @@ def trained_on(folder: Path) -> str | None:
     return told if isinstance(told, str) else None
 
 
+def told_of(folder: Path) -> tuple[Mapping[str, Json], str | None]:
+    """What an exported directory says of its making, and the dtype of its weights. Raises ExportError."""
+    document = _document(folder)
+    path = folder / PROVENANCE
+    dtype = document.get("dtype")
+    return _object(path) if path.is_file() else {}, dtype if isinstance(dtype, str) else None
+
+
 def write_directory(out: Path, files: Mapping[str, bytes]) -> None:
     """Write the files into a new directory, in one step. Raises ExportError, OSError."""
     if out.exists():

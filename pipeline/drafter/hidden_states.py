@@ -11,6 +11,7 @@ Needs torch and transformers; several rows are run right-padded, which a causal 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from pipeline.drafter.layers import Layers, layers_of
@@ -26,6 +28,7 @@ from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target_files import TargetError, TargetFacts, target_facts
 
 TOKENS_A_FORWARD = 4096
+LAYER = re.compile(r"\blayers\.\d+\.")
 PROBED = 16
 """Tokens that a target is tried on when it is loaded."""
 TOLERANCE = 6e-5
@@ -227,8 +230,14 @@ def load_target(
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise TargetError(f"{directory}: the model does not load ({str(error).splitlines()[0]})") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TargetError(f"{directory}: the model does not load ({told})") from None
+    if beyond := [name for name in map(str, info["unexpected_keys"]) if LAYER.search(name)]:
+        raise TargetError(
+            f"{directory} holds weights of a layer that its config does not count: {min(beyond)}. The config is "
+            f"not that of these weights (num_hidden_layers is {facts.num_layers})"
+        )
     if lacking := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
         raise TargetError(f"{directory} lacks weights that its config names: {', '.join(lacking[:3])}")
     return Target(facts, model.to(device), chosen)

@@ -7,6 +7,7 @@ vocabulary, whichever way they come.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -152,7 +153,13 @@ def _of_store(path: Path, target: Path, policy: Policy, layers: Sequence[int] | 
     rows: dict[str, Any] = store.document.settings["rows"]
     name, tokenizer = _source_of(rows, path)
     job = Job(Kind.TRAIN, format=name, tokenizer_sha256=tokenizer if name else None)
-    document: dict[str, Json] = {**rows, "store": store.document.settings["dtype"], "policy": policy.document()}
+    shards = "".join(shard.sha256 for shard in store.document.shards)
+    states: dict[str, Json] = {
+        "store": store.document.settings["dtype"],
+        "states_computed": store.document.settings["computed"],
+        "states_sha256": hashlib.sha256(shards.encode()).hexdigest(),
+    }
+    document: dict[str, Json] = {**rows, **states, "policy": policy.document()}
     told = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
     told += [f"risk: {risk}"] if (risk := _risk(store, kept, rows)) is not None else []
     return Material(

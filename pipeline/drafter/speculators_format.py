@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 from pipeline.drafter import drafter_weights, serving_config
 from pipeline.drafter.aux_ids import KEY
 from pipeline.drafter.drafter_weights import EMBEDDING
-from pipeline.drafter.export import CONFIG, PROVENANCE, WEIGHTS, ExportError, write_directory
+from pipeline.drafter.export import CONFIG, PROVENANCE, WEIGHTS, ExportError, trained_on, write_directory
 from pipeline.drafter.layers import boundaries
 from pipeline.prompts import strict_object
 from pipeline.records import Json, RefusedError
@@ -51,8 +51,10 @@ def to_speculators(
     """
     document = _object(folder / CONFIG)
     config = serving_config.read(document, target)
+    if (trained := trained_on(folder)) not in (None, target.weights_sha256):
+        raise ExportError(f"{folder} was trained on another target ({str(trained)[:12]}) than {target.directory}")
     tensors = _tensors(folder)
-    tensors.pop(EMBEDDING, None)
+    _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
     drafter_weights.check(tensors, config)
     dtype = tensors["fc.weight"].dtype
     named = {name.replace(HERE, THERE, 1): tensor for name, tensor in tensors.items()}
@@ -70,16 +72,11 @@ def from_speculators(folder: Path, out: Path, target: TargetFacts, embedding: to
     """A directory of speculators as a new one that SGLang loads too. Raises as `to_speculators`."""
     document = _object(folder / CONFIG)
     config = _ours(document, target)
-    tensors = {
-        name.replace(THERE, HERE, 1): tensor
-        for name, tensor in _tensors(folder).items()
-        if not name.startswith(VERIFIER)
-    }
-    own = tensors.pop(EMBEDDING, None)
-    if own is not None and not torch.equal(own.cpu(), embedding.to(own.dtype).cpu()):
-        raise SpeculatorsFormatError(
-            f"{folder}: its embedding is not the target's, so it was trained, and SGLang would ignore it"
-        )
+    given = {name: tensor for name, tensor in _tensors(folder).items() if not name.startswith(VERIFIER)}
+    tensors = {name.replace(THERE, HERE, 1): tensor for name, tensor in given.items()}
+    if len(tensors) < len(given):
+        raise SpeculatorsFormatError(f"{folder} holds tensors of its layer under two names, {HERE}… and {THERE}…")
+    _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
     drafter_weights.check(tensors, config)
     dtype = str(tensors["fc.weight"].dtype).removeprefix("torch.")
     told: dict[str, Json] = {"converted_from": "speculators", "aux_layers": [*config.aux_layers]}
@@ -89,6 +86,13 @@ def from_speculators(folder: Path, out: Path, target: TargetFacts, embedding: to
         PROVENANCE: (folder / PROVENANCE).read_bytes() if (folder / PROVENANCE).is_file() else _json(told),
     }
     write_directory(out, files)
+
+
+def _require_own(folder: Path, found: torch.Tensor | None, embedding: torch.Tensor) -> None:
+    if found is not None and not torch.equal(found.cpu(), embedding.to(found.dtype).cpu()):
+        raise SpeculatorsFormatError(
+            f"{folder}: its embedding is not the target's, so it was trained, and SGLang would ignore it"
+        )
 
 
 def _theirs(

@@ -90,6 +90,7 @@ def settings_of(
     return {
         "target": {
             "weights_sha256": facts.weights_sha256,
+            "config_sha256": facts.config_sha256,
             "model_type": facts.model_type,
             "num_layers": facts.num_layers,
             "hidden_size": facts.hidden_size,

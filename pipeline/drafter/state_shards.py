@@ -13,7 +13,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -28,6 +28,7 @@ from pipeline.drafter.row_folders import SHA256
 from pipeline.drafter.rows import Entry, TrainingRow, training_row
 from pipeline.drafter.state_manifest import DTYPES, Document, StateShard, StoreError, read
 from pipeline.drafter.target_files import TargetFacts
+from pipeline.manifest import MANIFEST
 
 ROWS = "rows"
 OPEN_AT_ONCE = 64
@@ -98,6 +99,7 @@ class StateStore:
         self.layers: Layers = checked(settings["layers"], int(settings["target"]["num_layers"]))
         self.dtype = DTYPES[settings["dtype"]]
         self._placed = [[*_header(folder, shard)] for shard in self.document.shards]
+        _require_whole(folder, settings["rows"], self.document.shards)
         self._first = [0, *itertools.accumulate(len(rows) for rows in self._placed)]
         self._starts = [_starts(rows) for rows in self._placed]
         self._files: OrderedDict[int, Any] = OrderedDict()
@@ -119,10 +121,10 @@ class StateStore:
     def check_target(self, facts: TargetFacts) -> None:
         """Raises StoreError unless the store's states are this target's."""
         mine = self.document.settings["target"]
-        for name in ("hidden_size", "vocab_size", "num_layers", "weights_sha256"):
-            if mine[name] != (found := getattr(facts, name)):
+        for name in ("hidden_size", "vocab_size", "num_layers", "weights_sha256", "config_sha256"):
+            if mine.get(name) != (found := getattr(facts, name)):
                 raise StoreError(
-                    f"{self.folder} holds states of a target whose {name} is {_cut(mine[name])}, and that of "
+                    f"{self.folder} holds states of a target whose {name} is {_cut(mine.get(name))}, and that of "
                     f"{facts.directory} is {_cut(found)}. Give the target that made them"
                 )
 
@@ -210,8 +212,23 @@ def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
         header = length + file.read(min(int.from_bytes(length, "little"), shard.bytes))
     if hashlib.sha256(header).hexdigest() != shard.header_sha256 or path.stat().st_size != shard.bytes:
         raise _changed(path)
-    for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS]):
-        yield Placed(*row)
+    rows = [Placed(*row) for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS])]
+    found = len(rows), sum(row.tokens for row in rows), sum(row.emitted for row in rows)
+    if found != (shard.rows, shard.tokens, shard.emitted):
+        raise StoreError(f"{folder / MANIFEST} says other numbers of {shard.file} than it holds. Put the file back")
+    yield from rows
+
+
+def _require_whole(folder: Path, rows: Mapping[str, Any], shards: Sequence[StateShard]) -> None:
+    """Raises StoreError where the shards together are not all rows that the store was begun with, each of them once."""
+    for name in ("rows", "tokens", "emitted"):
+        if (found := sum(getattr(shard, name) for shard in shards)) != rows.get(name):
+            raise StoreError(
+                f"{folder / MANIFEST} names shards of {found} {name}, and the store was begun with {rows.get(name)}. "
+                "Put the file back"
+            )
+    if len({shard.sha256 for shard in shards}) != len(shards):
+        raise StoreError(f"{folder / MANIFEST} names a shard twice. Put the file back")
 
 
 def _changed(path: Path, row: str | None = None) -> StoreError:

@@ -16,11 +16,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pipeline.drafter.rows import Rows
+from pipeline.ledger import canonical
 from pipeline.plan import weights_sha256
+from pipeline.prompts import strict_object
+from pipeline.records import RefusedError
 
 INDEX = "model.safetensors.index.json"
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 HEADS = ("lm_head.weight", "embed_out.weight")
+ABOUT_THE_FILE = ("transformers_version", "_name_or_path")
+"""What a config says of who wrote it."""
 VOCABULARIES = ("tiktoken.model", "tokenizer.json")
 
 
@@ -35,6 +40,7 @@ class TargetFacts:
     directory: Path
     config: Any
     weights_sha256: str
+    config_sha256: str
     hidden_size: int
     vocab_size: int
     num_layers: int
@@ -55,7 +61,17 @@ def target_facts(directory: Path) -> TargetFacts:
     except (AttributeError, TypeError) as error:
         what = "hidden_size, vocab_size and num_hidden_layers"
         raise TargetError(f"{directory / 'config.json'} lacks one of {what}") from error
-    return TargetFacts(directory, config, weights_sha256(directory), *sizes)
+    return TargetFacts(directory, config, weights_sha256(directory), _config_sha256(directory), *sizes)
+
+
+def _config_sha256(directory: Path) -> str:
+    """Of all in config.json that may decide a number: the weights alone do not say how they are to be used."""
+    try:
+        found = strict_object((directory / "config.json").read_bytes())
+    except RefusedError as error:
+        raise TargetError(f"{directory / 'config.json'} is none ({error.refusal.detail})") from error
+    kept = {name: value for name, value in found.items() if name not in ABOUT_THE_FILE}
+    return hashlib.sha256(canonical(kept)).hexdigest()
 
 
 def check_rows(facts: TargetFacts, rows: Rows) -> None:
@@ -116,8 +132,9 @@ def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are
 
     try:
         return AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise TargetError(f"{directory}: its config.json is none ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # noqa: BLE001 - a config of a wrong type meets whatever class reads it
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TargetError(f"{directory}: its config.json is none ({told})") from None
 
 
 def _places(directory: Path) -> dict[str, Path]:

@@ -39,15 +39,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class NotFiniteError(Exception):
-    """A loss or a gradient that is no number. The weights are those before the step."""
+    """A loss or a gradient that is no number; `rows` are those of its step. No weight was changed by it."""
 
-    def __init__(self, what: str, step: int, rows: Sequence[str]) -> None:
+    def __init__(self, message: str, step: int, rows: Sequence[str] = ()) -> None:
         self.rows, self.step = tuple(rows), step
+        super().__init__(message)
+
+    @classmethod
+    def of_step(cls, what: str, step: int, rows: Sequence[str]) -> NotFiniteError:
+        """Of a step of training."""
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
         named = ", ".join(repr(row) for row in rows[:MOST_NAMED])
-        super().__init__(
-            f"the {what} of step {step + 1} is not finite, and the step was not taken; its rows: {named}{more}"
-        )
+        message = f"the {what} of step {step + 1} is not finite, and the step was not taken; its rows: {named}{more}"
+        return cls(message, step, rows)
 
 
 class Taught(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -154,6 +158,9 @@ class Training:
                 totals += figures.cpu() * share.counts
         distributed.settle(self.module)
         totals = self.world.sum(totals)
+        if not bool(totals.isfinite().all()):
+            message = f"the loss of the rows held out is not finite after step {self.step}: the training has diverged"
+            raise NotFiniteError(f"{message}. Begin anew with a lower --learning-rate", self.step)
         return _figures(totals, divisors, self.recipe.decay)
 
     def snapshot(self, told: Mapping[str, Json]) -> Snapshot:
@@ -168,7 +175,10 @@ class Training:
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a checkpoint of this training. Raises CheckpointError where it is of another drafter."""
         own_weights = self.drafter.state_dict()
-        if different := sorted(own_weights.keys() ^ snapshot.drafter.keys()):
+        shapes = {name: value.shape for name, value in snapshot.drafter.items()}
+        if different := sorted(name for name, value in own_weights.items() if shapes.pop(name, None) != value.shape):
+            raise CheckpointError(f"the checkpoint after step {snapshot.step} is of another drafter: {different[0]}")
+        if different := sorted(shapes):
             raise CheckpointError(f"the checkpoint after step {snapshot.step} is of another drafter: {different[0]}")
         with torch.no_grad():
             for name, value in own_weights.items():
@@ -207,7 +217,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         rows = [row for found in self.world.gathered(strange) for row in found]
         named = rows or [row for batch in batches for row in self.feed.ids(batch)]
-        raise NotFiniteError(what, self.step, named)
+        raise NotFiniteError.of_step(what, self.step, named)
 
     def _divisors(self, shares: Sequence[Share]) -> torch.Tensor:
         """What each step's loss is a mean over, in all processes together, float64 [K]."""

@@ -131,9 +131,9 @@ def train(
                 return Ending(code, f"{reason} after step {training.step}; {place.name} is written")
             try:
                 report = training.take_step()
+                _after(training, folder, report, habits, show)
             except NotFiniteError as error:
                 return Ending(STOPPED, f"{error}. {_last(out)}")
-            _after(training, folder, report, habits, show)
             if _is_time(training, habits.checkpoint_every):
                 if folder is not None:
                     folder.metrics.sync()

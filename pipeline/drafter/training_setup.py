@@ -7,12 +7,14 @@ name all that decides the weights, so that a run is gone on with only where noth
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pipeline.drafter import aux_ids
 from pipeline.drafter.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.config import DrafterConfig, of_target
 from pipeline.drafter.draft_vocabulary import DraftVocabulary, choose
@@ -22,6 +24,7 @@ from pipeline.drafter.losses import teacher_of
 from pipeline.drafter.material import control_ids, frequencies, open_states
 from pipeline.drafter.model import Drafter
 from pipeline.drafter.train import Training
+from pipeline.ledger import canonical
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ def set_up(
 
     Raises FeedError, VocabularyError, TargetError, DrafterConfigError and others of the parts, OSError.
     """
+    # Before any hour is spent: layers that no engine hands to a drafter.
+    aux_ids.written(material.layers, material.facts.num_layers, material.facts.model_type)
     opened = open_states(material, world.device, dtype)
     sides = sides_of(opened.source, recipe, material.wanted)
     size = min(recipe.draft_vocabulary, material.facts.vocab_size)
@@ -62,14 +67,16 @@ def set_up(
     drafter.attach(opened.ends.embedding.to(world.device))
     teacher = teacher_of(opened.ends.head, drafter.d2t, drafter.t2d)
     training = Training(drafter, teacher, Feed(opened.source, sides, recipe), world, sharing)
+    settings = settings_of(material, recipe, world, sharing, opened.computed)
     told: dict[str, Json] = {
         "config": asdict(config) | {"aux_layers": [*config.aux_layers]},
         "target_weights_sha256": material.facts.weights_sha256,
+        "target_config_sha256": material.facts.config_sha256,
         "draft_vocabulary_coverage": vocabulary.coverage,
+        "settings_sha256": hashlib.sha256(canonical(settings)).hexdigest(),
     }
     others = frequencies(opened.source, sides.held_out, material.facts.vocab_size)
     covered = float(others[vocabulary.t2d].sum() / others.sum()) if int(others.sum()) else None
-    settings = settings_of(material, recipe, world, sharing, opened.computed)
     return Setup(training, sides, vocabulary, settings, told, covered)
 
 
@@ -81,6 +88,7 @@ def settings_of(
     return {
         **recipe.document(),
         "target_weights_sha256": material.facts.weights_sha256,
+        "target_config_sha256": material.facts.config_sha256,
         "target_model_type": material.facts.model_type,
         "format": material.format,
         "layers": [*material.layers],

@@ -161,6 +161,57 @@ def test_a_changed_checkpoint_is_refused_and_nothing_else_is_taken_for_it(traine
     assert f"{place / 'optimizer.safetensors'} was changed since it was written" in done.stderr
 
 
+def test_a_checkpoint_of_another_run_is_refused(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert 0 == trainer.run(out, "--seed", "9", "--steps", "4").returncode
+    place = newest(whole) or whole
+    shutil.copytree(place, out / "checkpoints" / place.name)
+
+    done = trainer.run(out, "--seed", "9", "--steps", "4")
+
+    assert UNUSABLE == done.returncode
+    assert f"{out / 'checkpoints' / place.name} is of a run with other settings" in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--export-dtype", "float32"), ()])
+def test_a_drafter_in_the_way_that_is_not_this_runs_last_is_refused_before_any_step(
+    trainer: Trainer, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    out = tmp_path / "run"
+    assert 0 == trainer.run(out, "--steps", "4").returncode
+    if not options:
+        told = out / "drafter" / "PROVENANCE.json"
+        told.write_text(json.dumps(json.loads(told.read_bytes()) | {"steps": 2}))
+    before = len(read_metrics(out, "train"))
+
+    done = trainer.run(out, "--steps", "4", *options)
+
+    assert (UNUSABLE, before) == (done.returncode, len(read_metrics(out, "train")))
+    assert f"{out / 'drafter'} holds a drafter of" in done.stderr
+    assert "Move it away" in done.stderr
+
+
+def test_layers_that_no_engine_hands_over_are_refused_before_any_step(trainer: Trainer, tmp_path: Path) -> None:
+    done = trainer.run(tmp_path / "run", "--layers", "1,3,7")
+
+    assert (UNUSABLE, False) == (done.returncode, (tmp_path / "run").exists())
+    assert "is what SGLang never hands to a drafter" in done.stderr
+
+
+def test_a_target_whose_config_was_changed_goes_on_with_nothing(
+    copy: Copy, rows: Path, whole: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(WEIGHTS, target)
+    config = json.loads((target / "config.json").read_bytes())
+    (target / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
+
+    done = Trainer(copy, rows, target, OPTIONS).run(whole)
+
+    assert UNUSABLE == done.returncode
+    assert "was begun with target_config_sha256" in done.stderr
+
+
 # A store of states
 
 

@@ -62,7 +62,17 @@ def test_a_file_that_is_gone_is_said_so(tmp_path: Path) -> None:
         load(place)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"checkpoint": 1}', "{"])
+@pytest.mark.parametrize("change", [{"step": 1}, {"step": -3}, {"step": 10**9}, {"target_weights_sha256": "cd" * 32}])
+def test_a_state_that_was_changed_is_refused(tmp_path: Path, change: dict[str, int | str]) -> None:
+    place = save(tmp_path, snapshot())
+    state = json.loads((place / "state.json").read_text())
+    (place / "state.json").write_text(json.dumps(state | change))
+
+    with pytest.raises(CheckpointError, match=r"state\.json was changed since it was written\. Put it back, or remove"):
+        load(place)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"checkpoint": 2}', "{"])
 def test_a_state_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     place = save(tmp_path, snapshot())
     (place / "state.json").write_text(text)
@@ -74,9 +84,9 @@ def test_a_state_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 def test_another_version_is_named(tmp_path: Path) -> None:
     place = save(tmp_path, snapshot())
     state = json.loads((place / "state.json").read_text())
-    (place / "state.json").write_text(json.dumps(state | {"checkpoint": 2}))
+    (place / "state.json").write_text(json.dumps(state | {"checkpoint": 1}))
 
-    with pytest.raises(CheckpointError, match="of version 2, this program knows 1"):
+    with pytest.raises(CheckpointError, match="of version 1, this program knows 2"):
         load(place)
 
 

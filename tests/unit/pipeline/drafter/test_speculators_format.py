@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.drafter_samples import small_llama
 from harness.drafting_samples import drawn_drafter
-from pipeline.drafter.export import export
+from pipeline.drafter.export import ExportError, export
 from pipeline.drafter.hidden_states import Target, load_target
 from pipeline.drafter.serving_config import ServingConfigError
 from pipeline.drafter.speculators_format import SpeculatorsFormatError, from_speculators, to_speculators
@@ -119,3 +119,29 @@ def test_verifier_weights_are_dropped_as_they_do_themselves(tmp_path: Path, thei
     from_speculators(theirs, tmp_path / "back", target.facts, target.embedding)
 
     assert "verifier_norm.weight" not in load_file(tmp_path / "back" / "model.safetensors")
+
+
+def test_a_drafter_of_another_target_is_refused(tmp_path: Path, served: Path) -> None:
+    other = load_target(small_llama(tmp_path / "other", intermediate_size=32))
+
+    with pytest.raises(ExportError, match="was trained on another target"):
+        to_speculators(served, tmp_path / "out", other.facts, other.embedding, verifier="some/target", draft_tokens=4)
+
+
+def test_a_trained_embedding_is_not_replaced(tmp_path: Path, served: Path, target: Target) -> None:
+    tensors = load_file(served / "model.safetensors")
+    own = {"embed_tokens.weight": torch.zeros(48, 16, dtype=torch.bfloat16)}
+    save_file(tensors | own, served / "model.safetensors")
+
+    with pytest.raises(SpeculatorsFormatError, match="its embedding is not the target's"):
+        to_speculators(served, tmp_path / "out", target.facts, target.embedding, verifier="some/target", draft_tokens=4)
+
+
+def test_a_layer_under_two_names_is_refused(tmp_path: Path, theirs: Path, target: Target) -> None:
+    tensors = load_file(theirs / "model.safetensors")
+    name = "layers.0.hidden_norm.weight"
+    both = tensors | {name.replace("layers.0.", "midlayer."): tensors[name] + 1}
+    save_file(both, theirs / "model.safetensors")
+
+    with pytest.raises(SpeculatorsFormatError, match="holds tensors of its layer under two names"):
+        from_speculators(theirs, tmp_path / "back", target.facts, target.embedding)

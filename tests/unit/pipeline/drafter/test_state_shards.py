@@ -181,6 +181,10 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda it: it["settings"].update(layers=[1, 3, 5]), "the settings are not those that its digest names"),
         (lambda it: it.pop("shards"), "is no manifest of hidden states"),
         (lambda it: it["shards"][0].update(more=1), r"is no manifest of hidden states \(TypeError"),
+        (lambda it: it["shards"].pop(), "names shards of [0-9]+ rows, and the store was begun with"),
+        (lambda it: it["shards"].append(it["shards"][0]), "names shards of [0-9]+ rows, and"),
+        (lambda it: it["shards"].__setitem__(0, it["shards"][1]), "names (shards of|a shard twice)"),
+        (lambda it: it["shards"][0].update(tokens=1), "says other numbers of states-00000.safetensors than it holds"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(folder: Path, change: Callable[[dict[str, Any]], object], why: str) -> None:
@@ -211,9 +215,10 @@ def test_the_target_that_made_the_states_is_taken(folder: Path, target: Target) 
         ({"vocab_size": 50}, "whose vocab_size is 48, and that of .* is 50"),
         ({"num_hidden_layers": 9}, "whose num_layers is 8, and that of .* is 9"),
         ({"intermediate_size": 32}, "whose weights_sha256 is"),
+        ({"rms_norm_eps": 1e-3}, "whose config_sha256 is"),
     ],
 )
-def test_another_target_is_refused(folder: Path, tmp_path: Path, changes: dict[str, int], why: str) -> None:
+def test_another_target_is_refused(folder: Path, tmp_path: Path, changes: dict[str, float], why: str) -> None:
     other = target_facts(small_llama(tmp_path / "other", **changes))
 
     with pytest.raises(StoreError, match=why):

@@ -36,6 +36,27 @@ def test_facts_are_the_configs_and_the_weights_own() -> None:
     assert hashlib.sha256(weights).hexdigest() == facts.weights_sha256
 
 
+def edited(small: Path, folder: Path, **changes: Any) -> Path:  # noqa: ANN401 - JSON of a config
+    """The same weights under another config."""
+    (folder / "model.safetensors").write_bytes((small / "model.safetensors").read_bytes())
+    config = json.loads((small / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def test_a_config_counts_by_all_in_it_but_who_wrote_it(small: Path, tmp_path: Path) -> None:
+    before = target_facts(small).config_sha256
+
+    assert before == target_facts(edited(small, tmp_path, transformers_version="9.9")).config_sha256
+    for change in ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, {"rms_norm_eps": 1e-3}):
+        assert before != target_facts(edited(small, tmp_path, **change)).config_sha256
+
+
+def test_a_config_of_a_wrong_type_is_refused(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"its config\.json is none"):
+        target_facts(edited(small, tmp_path, num_attention_heads="four"))
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_directory_without_a_model_is_refused(small: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes((small / name).read_bytes())
