@@ -86,9 +86,16 @@ class MetricsFile:
         self._file = self.path.open("ab", buffering=0)
 
     def write(self, step: int, kind: str, numbers: Mapping[str, Json]) -> None:
-        """Append one line. Raises OSError."""
-        text = json.dumps({"step": step, "kind": kind, **{name: _plain(value) for name, value in numbers.items()}})
-        self._file.write(f"{text}\n".encode("ascii"))
+        """Append one line. Raises OSError; then the file is as long as it was."""
+        text = json.dumps(_plain({"step": step, "kind": kind, **numbers}), allow_nan=False)
+        length = os.fstat(self._file.fileno()).st_size
+        try:
+            left = memoryview(f"{text}\n".encode("ascii"))
+            while left:  # a disk that fills up takes a part, and refuses only what is written after that
+                left = left[self._file.write(left) :]
+        except OSError:
+            os.ftruncate(self._file.fileno(), length)
+            raise
 
     def sync(self) -> None:
         """Make what was written survive a power cut. Raises OSError."""
@@ -99,15 +106,22 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """The lines that are there, all or of one kind; a last one that a kill cut is left out."""
+    """The lines that are there, all or of one kind; a last one that a kill cut is left out.
+
+    Raises MetricsError where a line is none of ours, OSError.
+    """
     path = folder / METRICS
     lines = _whole_lines(path.read_bytes()) if path.exists() else []
-    found = [json.loads(line) for line in lines]
+    found = [_line(path, number, line) for number, line in enumerate(lines, start=1)]
     return [line for line in found if kind is None or line["kind"] == kind]
 
 
 def _plain(value: Json) -> Json:
-    """JSON has no word for what is not finite."""
+    """JSON has no word for what is not finite, however deep it stands."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
@@ -115,10 +129,8 @@ def _cut(path: Path, steps_done: int) -> None:
     if not path.exists():
         return
     data = path.read_bytes()
-    try:
-        kept = [line for line in _whole_lines(data) if int(json.loads(line)["step"]) <= steps_done]
-    except (ValueError, LookupError, TypeError) as error:
-        raise MetricsError(f"{path} is no metrics file of this program ({error}). Move it away") from error
+    lines = enumerate(_whole_lines(data), start=1)
+    kept = [line for number, line in lines if _line(path, number, line)["step"] <= steps_done]
     if (text := b"".join(kept)) != data:
 
         def fill(file: BinaryIO) -> None:
@@ -127,8 +139,21 @@ def _cut(path: Path, steps_done: int) -> None:
         write_whole(path, fill)
 
 
+def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """What the line says. Raises MetricsError where that is no step of a kind."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):  # half a line, no UTF-8, or brackets without end
+        found = None
+    if not isinstance(found, dict) or type(found.get("step")) is not int or not isinstance(found.get("kind"), str):
+        what = "is no object with a step and a kind, as this program writes them"
+        raise MetricsError(f"{path}, line {number} {what}. Move the file away and run the same command again")
+    return found
+
+
 def _whole_lines(data: bytes) -> list[bytes]:
-    return [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+    """All lines but a last one without an end, which a kill cut."""
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 
 class Tracker(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -69,12 +71,61 @@ def test_what_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     assert None is json.loads((tmp_path / METRICS).read_bytes())["loss"]
 
 
-def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / METRICS).write_text("notes\n")
+def test_what_is_not_finite_is_null_in_a_list_too(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, steps_done=0)
+    file.write(1, "validation", {"loss_by_step": [0.5, math.nan], "of": {"sets": [[-math.inf, 2]]}})
+    file.close()
 
-    with pytest.raises(MetricsError, match="no metrics file of this program"):
-        MetricsFile(tmp_path, steps_done=0)
-    assert "notes\n" == (tmp_path / METRICS).read_text()
+    assert (
+        b'{"step": 1, "kind": "validation", "loss_by_step": [0.5, null], "of": {"sets": [[null, 2]]}}\n'
+        == (tmp_path / METRICS).read_bytes()
+    )
+
+
+def test_a_full_disk_leaves_the_lines_that_were_whole(tmp_path: Path) -> None:
+    """The disk takes ten bytes of the second line; the third is written where there is room again."""
+    file = MetricsFile(tmp_path, steps_done=0)
+    file.write(1, "train", {"loss": 0.5})
+    before, limits = (tmp_path / METRICS).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            file.write(2, "train", {"loss": 0.25})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert before == (tmp_path / METRICS).read_bytes()
+    file.write(2, "train", {"loss": 0.125})
+    file.close()
+    assert [(1, 0.5), (2, 0.125)] == [(line["step"], line["loss"]) for line in read_metrics(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"notes",
+        b'{"step":1}',
+        b'{"kind":"train"}',
+        b'{"step":"1","kind":"train"}',
+        b'{"step":true,"kind":"train"}',
+        b'{"step":1,"kind":5}',
+        b'{"step":1,"ki{"step":2,"kind":"train"}',
+        b"5",
+        b"[]",
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+    ],
+    ids=lambda line: ascii(line[:30]),
+)
+def test_a_line_that_is_none_of_ours_is_named_and_left_as_it_is(tmp_path: Path, line: bytes) -> None:
+    data = b'{"step": 1, "kind": "train"}\n' + line + b"\n"
+    (tmp_path / METRICS).write_bytes(data)
+
+    for read in (lambda: MetricsFile(tmp_path, steps_done=1), lambda: read_metrics(tmp_path, "validation")):
+        with pytest.raises(MetricsError, match=r"metrics\.jsonl, line 2 is no object .* Move the file away and run"):
+            read()
+    assert data == (tmp_path / METRICS).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
