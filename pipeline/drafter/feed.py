@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.drafter.recipe import Recipe
 
 STEPS_TAUGHT = 2
-"""Emitted tokens that a row needs to teach anything: one that is read, one that is predicted."""
+"""Emitted tokens after its first that a row needs to teach anything: one that is read, one that is predicted."""
 
 
 class FeedError(Exception):
@@ -42,7 +42,8 @@ class Share:
 class Sides:
     """Indices of rows by what becomes of them; `too_long` and `mute` train nowhere and are counted.
 
-    `mute` have fewer than two emitted tokens, so that there is none to read and none to predict.
+    `mute` have fewer than two emitted tokens with a token before them, so that there is none to read with the state of
+    the one before it, and none to predict.
     """
 
     training: tuple[int, ...]
@@ -57,7 +58,7 @@ def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None =
     rows, lengths = source.training, source.lengths
     for index in range(len(lengths)) if wanted is None else wanted:
         row = rows[index]
-        if int(row.mask.sum()) < STEPS_TAUGHT:
+        if int(row.mask[1:].sum()) < STEPS_TAUGHT:
             side = "mute"
         elif lengths[index] > recipe.tokens_a_batch:
             side = "too_long"
@@ -67,10 +68,19 @@ def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None =
     sides = Sides(**{side: tuple(indices) for side, indices in found.items()})
     if not sides.training:
         told = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
-        raise FeedError(
-            f"no row is left to train on ({told or 'there are none'}). Give more rows, or raise --tokens-a-batch"
-        )
+        most = max(found, key=lambda side: len(found[side])) if told else "training"
+        raise FeedError(f"no row is left to train on ({told or 'there are none'}). {_mend(most, recipe)}")
     return sides
+
+
+def _mend(side: str, recipe: Recipe) -> str:
+    """What brings the rows of this side, the most of all, into training."""
+    return {
+        "training": "Give folders with rows",
+        "held_out": f"Lower --held-out below {recipe.held_out}, or give more rows",
+        "too_long": f"Raise --tokens-a-batch above {recipe.tokens_a_batch}",
+        "mute": "Give rows that emitted at least two tokens after another token",
+    }[side]
 
 
 def is_held_out(row_id: str, share: float) -> bool:

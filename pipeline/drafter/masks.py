@@ -31,17 +31,18 @@ class MaskMode(StrEnum):
 def teacher_positions(batch: Batch, mode: MaskMode) -> torch.Tensor:
     """The positions whose target distribution teaches, int64 [S], ascending.
 
+    Never the first of a document: the row that predicts what follows it would stand before the document.
     In mode `specforge` those whose likeliest token is outside the draft vocabulary are still among them: whoever has
     the target's logits leaves them out.
     """
     mask = batch.mask
-    if mode is MaskMode.SPECULATORS:
-        return mask.nonzero()[:, 0]
     first, last = _borders(batch)
+    if mode is MaskMode.SPECULATORS:
+        return (mask & ~first).nonzero()[:, 0]
     beside = torch.zeros_like(mask)
     if mode is MaskMode.ALIGNED:
         beside[:-1] = mask[1:]
-        return (mask & beside & ~last).nonzero()[:, 0]
+        return (mask & beside & ~first & ~last).nonzero()[:, 0]
     beside[1:] = mask[:-1]
     return (beside & ~first).nonzero()[:, 0]
 

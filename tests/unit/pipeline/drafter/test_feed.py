@@ -24,17 +24,40 @@ def test_about_the_share_is_held_out() -> None:
 
 
 def test_no_row_is_on_two_sides() -> None:
-    lengths = [*LENGTHS, (3, 1), (90, 20)]
+    lengths = [*LENGTHS, (3, 1), (90, 20), (0, 2)]
     sides = sides_of(DrawnStates(lengths), recipe(held_out=0.5))
 
-    assert ((9,), (8,)) == (sides.too_long, sides.mute)
-    assert list(range(10)) == sorted(chain(sides.training, sides.held_out, sides.too_long, sides.mute))
+    assert ((9,), (8, 10)) == (sides.too_long, sides.mute)
+    assert list(range(11)) == sorted(chain(sides.training, sides.held_out, sides.too_long, sides.mute))
     assert [is_held_out(f"row-{at}", 0.5) for at in range(8)] == [at in sides.held_out for at in range(8)]
 
 
-def test_without_a_row_that_teaches_nothing_begins() -> None:
-    with pytest.raises(FeedError, match=r"no row is left to train on \(2 mute\)"):
-        sides_of(DrawnStates([(3, 1), (2, 1)]), recipe())
+@pytest.mark.parametrize(
+    "lengths, changes, said",
+    [
+        ([(3, 1), (0, 2)], {}, r"\(2 mute\)\. Give rows that emitted at least two tokens after another token"),
+        (
+            [(0, 3), (90, 20), (90, 30)],
+            {"held_out": 0.999999},
+            r"\(1 held out, 2 too long\)\. Raise --tokens-a-batch above 100",
+        ),
+        (LENGTHS, {"held_out": 0.999999}, r"\(8 held out\)\. Lower --held-out below 0\.999999"),
+        ([], {}, r"\(there are none\)\. Give folders with rows"),
+    ],
+)
+def test_without_a_row_that_teaches_nothing_begins(
+    lengths: list[tuple[int, int]], changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(FeedError, match=f"no row is left to train on {said}"):
+        sides_of(DrawnStates(lengths), recipe(**changes))
+
+
+def test_a_row_without_a_prompt_trains_from_its_third_token_on() -> None:
+    states, chosen = DrawnStates([(0, 3), (0, 2)]), recipe()
+    feed = Feed(states, sides_of(states, chosen), chosen)
+
+    assert ((0,), (1,)) == (feed.sides.training, feed.sides.mute)
+    assert [1.0, 0.0, 0.0] == feed.supervised((0,), MaskMode.ALIGNED, 3).tolist()
 
 
 def test_every_training_row_is_read_once_an_epoch_in_another_order() -> None:

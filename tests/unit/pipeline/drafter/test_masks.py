@@ -33,6 +33,13 @@ def test_teacher_positions_of_one_answer(mode: MaskMode, expected: list[int]) ->
     assert expected == teacher_positions(batch("...xxxx"), mode).tolist()
 
 
+@pytest.mark.parametrize(
+    "mode, expected", [(MaskMode.ALIGNED, [1]), (MaskMode.SPECFORGE, [1, 2]), (MaskMode.SPECULATORS, [1, 2])]
+)
+def test_the_first_token_of_a_row_without_a_prompt_teaches_nothing(mode: MaskMode, expected: list[int]) -> None:
+    assert expected == teacher_positions(batch("xxx"), mode).tolist()
+
+
 @pytest.mark.parametrize("mode", list(MaskMode))
 def test_no_teacher_is_taken_from_the_document_beside(mode: MaskMode) -> None:
     alone = [teacher_positions(batch(one), mode) for one in ("..xx", "xxx", "..xx")]

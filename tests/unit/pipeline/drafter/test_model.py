@@ -123,10 +123,12 @@ def test_a_drafter_of_the_whole_vocabulary_maps_each_token_to_itself() -> None:
     assert run(made, batch, exact=True).correct.tolist() == result.correct.tolist()
 
 
-@pytest.mark.parametrize("answer", [0, 1])
-def test_an_answer_without_two_tokens_teaches_nothing_and_moves_nothing(answer: int) -> None:
+@pytest.mark.parametrize("prompt, answer", [(5, 0), (5, 1), (0, 1), (0, 2)])
+def test_a_row_without_two_emitted_tokens_after_another_teaches_nothing_and_moves_nothing(
+    prompt: int, answer: int
+) -> None:
     made = drafter()
-    result = run(made, pack([row(5, answer, 1)]))
+    result = run(made, pack([row(prompt, answer, 1)]))
 
     assert (0.0, [0.0] * STEPS) == (result.loss.item(), result.counts.tolist())
     assert all(not grad.any() for grad in gradients(made, result))
