@@ -13,6 +13,7 @@ import torch
 
 from pipeline.drafter.draft_vocabulary import DraftVocabulary
 from pipeline.drafter.model import Drafter
+from pipeline.drafter.recipe import SEEDS, SEEDS_TOLD
 from pipeline.drafter.trees import Offers, Tree
 
 if TYPE_CHECKING:
@@ -23,8 +24,17 @@ MOST_SUCCESSORS = 16
 """Of each token, what a table remembers."""
 
 
+class SeedError(Exception):
+    """A seed that torch does not take."""
+
+
 def untrained(config: DrafterConfig, vocabulary: DraftVocabulary, embedding: torch.Tensor, seed: int) -> Drafter:
-    """A drafter with weights as they are before training; torch's own state of chance is left as it was."""
+    """A drafter with weights as they are before training; torch's own state of chance is left as it was.
+
+    Raises SeedError.
+    """
+    if seed not in SEEDS:
+        raise SeedError(f"{seed} is not {SEEDS_TOLD}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         drafter = Drafter(config, vocabulary)
@@ -34,7 +44,7 @@ def untrained(config: DrafterConfig, vocabulary: DraftVocabulary, embedding: tor
 
 
 def untrained_like(drafter: Drafter, seed: int) -> Drafter:
-    """The same sizes, vocabulary, embedding, device and type as this one, untrained."""
+    """The same sizes, vocabulary, embedding, device and type as this one, untrained. Raises SeedError."""
     vocabulary = DraftVocabulary(drafter.d2t.cpu(), drafter.t2d.cpu())
     made = untrained(drafter.config, vocabulary, drafter.embedding, seed)
     made.to(drafter.fc.weight)

@@ -19,6 +19,9 @@ from pipeline.records import Json
 DRAFT_VOCABULARY = 32_000
 """The size that most published drafters have; a target with fewer tokens is drafted whole."""
 MOST_STEPS = 64
+SEEDS = range(-(2**63), 2**64)
+"""What torch takes as a seed."""
+SEEDS_TOLD = f"a seed: give a whole number from {SEEDS[0]} to {SEEDS[-1]}"
 
 
 class RecipeError(Exception):
@@ -66,14 +69,15 @@ class Recipe:
     def _limits(self) -> Iterator[tuple[str, bool, str]]:
         yield "ttt_length", 1 <= self.ttt_length <= MOST_STEPS, f"between 1 and {MOST_STEPS}"
         yield "decay", 0 < self.decay <= 1, "above 0 and at most 1"
-        yield "learning_rate", 0 < self.learning_rate < math.inf, "above 0"
+        yield "learning_rate", 0 < self.learning_rate < math.inf, "above 0 and finite"
         yield "warmup", 0 <= self.warmup < 1, "a share below 1"
-        yield "clip", 0 < self.clip <= math.inf, "above 0 (inf clips nothing)"
-        yield "weight_decay", 0 <= self.weight_decay < math.inf, "0 or above"
+        yield "clip", 0 < self.clip < math.inf, "above 0 and finite (1e9 clips nothing)"
+        yield "weight_decay", 0 <= self.weight_decay < math.inf, "finite and 0 or above"
         yield "held_out", 0 <= self.held_out < 1, "a share below 1"
         yield "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers of at least 0 and below 1"
         for name in ("tokens_a_batch", "batches_a_step", "epochs", "draft_vocabulary"):
             yield name, getattr(self, name) >= 1, "at least 1"
+        yield "seed", self.seed in SEEDS, SEEDS_TOLD
         yield "steps", self.steps is None or self.steps >= 1, "at least 1"
 
     def document(self) -> dict[str, Json]:

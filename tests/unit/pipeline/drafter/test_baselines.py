@@ -7,7 +7,7 @@ from math import log
 import pytest
 import torch
 
-from pipeline.drafter.baselines import TableDrafting, successors_in, untrained, untrained_like
+from pipeline.drafter.baselines import SeedError, TableDrafting, successors_in, untrained, untrained_like
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.draft_vocabulary import choose
 from pipeline.drafter.trees import ROOT, Offers, Tree
@@ -38,6 +38,14 @@ def test_the_same_seed_makes_the_same_drafter_and_leaves_torchs_chance_alone() -
     assert torch.equal(one.fc.weight, same.fc.weight)
     assert not torch.equal(one.fc.weight, other.fc.weight)
     assert torch.equal(one.fc.weight, untrained_like(other, 1).fc.weight)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, int("9" * 25)])
+def test_a_seed_that_torch_does_not_take_is_refused_with_those_that_it_does(seed: int) -> None:
+    with pytest.raises(
+        SeedError, match=rf"^{seed} is not a seed: .* from -9223372036854775808 to 18446744073709551615$"
+    ):
+        untrained(CONFIG, choose(torch.zeros(20), 6), torch.zeros(20, 8), seed)
 
 
 ROWS = [([1, 2, 3, 2, 4], [False, False, True, True, True]), ([2, 3, 2, 3], [False, True, True, True])]
