@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TypeAlias
 
 ROOT = -1
 """The parent of a first draft: the token that the target produced last."""
 MOST_NODES = 1024
+MOST_QUOTED = 40
 
 
 class ShapeError(Exception):
@@ -86,16 +86,19 @@ def parse_shape(text: str) -> Shape:
     """`chain:N`, `tree:N,N,…` or `dynamic:DEPTH,TOP,TOKENS`. Raises ShapeError."""
     kind, _, given = text.partition(":")
     parts = given.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+    if not all(part.isascii() and part.isdigit() and part.strip("0") for part in parts):
         raise ShapeError(_unreadable(text))
-    numbers = tuple(map(int, parts))
+    numbers = tuple(map(_bounded, parts))
     if kind == "chain" and len(numbers) == 1:
-        return _sized(Shape(text, (1,) * numbers[0]), numbers[0])
+        _require_small(text, numbers[0])
+        return Shape(text, (1,) * numbers[0])
     if kind == "tree":
-        return _sized(Shape(text, numbers), sum(prod(numbers[: depth + 1]) for depth in range(len(numbers))))
+        _require_small(text, _nodes(numbers))
+        return Shape(text, numbers)
     if kind == "dynamic" and len(numbers) == 3:  # noqa: PLR2004 - as the message says
         depth, top, keep = numbers
-        return _sized(Shape(text, (top,) * depth, beam=top, keep=keep), max(keep, top * top * depth))
+        _require_small(text, max(keep, top * top * depth))
+        return Shape(text, (top,) * depth, beam=top, keep=keep)
     raise ShapeError(_unreadable(text))
 
 
@@ -154,13 +157,32 @@ def _kept(tree: Tree, scores: Sequence[float], number: int | None) -> Tree:
     return Tree(tuple(tree.tokens[node] for node in nodes), tuple(place[tree.parents[node]] for node in nodes))
 
 
-def _sized(shape: Shape, nodes: int) -> Shape:
+def _bounded(part: str) -> int:
+    """The number that these digits are; of one that is too large in any shape, however long, just such a one."""
+    digits = part.lstrip("0")
+    return int(digits) if len(digits) <= len(str(MOST_NODES)) else MOST_NODES + 1
+
+
+def _nodes(widths: Sequence[int]) -> int:
+    """How many nodes so many children of each make, depth by depth; counted until there are too many."""
+    total, width = 0, 1
+    for number in widths:
+        width *= number
+        total += width
+        if total > MOST_NODES:
+            break
+    return total
+
+
+def _require_small(text: str, nodes: int) -> None:
+    """Raises ShapeError; asked before anything of that size is made."""
     if nodes > MOST_NODES:
-        raise ShapeError(
-            f"{shape.name} drafts {nodes} tokens a round, the most is {MOST_NODES}. Give a smaller --shape"
-        )
-    return shape
+        raise ShapeError(f"{_short(text)} drafts more than {MOST_NODES} tokens a round. Give a smaller --shape")
 
 
 def _unreadable(text: str) -> str:
-    return f"{text!r} is no shape. Give chain:4, tree:4,2,1 (children a node) or dynamic:DEPTH,TOP,TOKENS"
+    return f"{_short(text)} is no shape. Give chain:4, tree:4,2,1 (children a node) or dynamic:DEPTH,TOP,TOKENS"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…")

@@ -29,9 +29,35 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
         parse_shape(text)
 
 
-def test_a_tree_of_too_many_nodes_is_refused() -> None:
-    with pytest.raises(ShapeError, match="drafts 1110 tokens a round, the most is 1024"):
-        parse_shape("tree:10,10,10")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tree:10,10,10",
+        "chain:1025",
+        "chain:10000000000",
+        f"chain:{'9' * 5000}",
+        f"tree:{','.join('9' * 60_000)}",
+        f"tree:{','.join('1' * 1025)}",
+        "dynamic:1025,1,1",
+        "dynamic:1,33,1",
+        "dynamic:1,1,1025",
+        f"dynamic:{'9' * 5000},1,1",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_shape_of_too_many_nodes_is_refused_before_it_is_made(text: str) -> None:
+    with pytest.raises(ShapeError, match=r"^'.{1,41}' drafts more than 1024 tokens a round\. Give a smaller --shape$"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize("text", ["chain:1024", "tree:1024", "tree:1,1023", "dynamic:1024,1,1024", "dynamic:1,32,1"])
+def test_as_many_nodes_as_there_may_be_are_a_shape(text: str) -> None:
+    assert text == parse_shape(text).name
+
+
+def test_a_long_text_that_is_no_shape_is_not_quoted_whole() -> None:
+    with pytest.raises(ShapeError, match=r"^'x{40}…' is no shape"):
+        parse_shape("x" * 5000)
 
 
 def offers(number: int, nodes: int) -> Offers:
