@@ -182,7 +182,8 @@ def _mend(left_out: Mapping[str, int], policy: Policy) -> str:
     if most == LeftOut.WEAK_EVIDENCE:
         return "--min-evidence counted takes the weakest grade too, at its stated risk"
     if most == LeftOut.TOO_LONG:
-        return f"Raise --longest above {policy.longest}"
+        # Training asks for no longer rows than fit into a batch, so either flag may be what bounds them.
+        return f"Raise what leaves them out above {policy.longest}: --longest, or in training --tokens-a-batch"
     return "Give folders with rows that emitted something"
 
 
@@ -201,7 +202,12 @@ def _entries(table: pa.Table, folder: RowFolder) -> Iterator[Entry]:
     prompts, outputs = _lists(table, "prompt_ids"), _lists(table, "output_ids")
     for name, grade, dataset, own, prompt, output in zip(names, grades, datasets, spans, prompts, outputs, strict=True):
         _check_spans(name, own, len(output), folder)
-        yield Entry(name, np.concatenate([prompt, output]), len(prompt), grade, dataset)
+        ids = np.concatenate([prompt, output])
+        if (ids < 0).any():
+            raise RowsError(
+                f"row {name!r} in {folder.path} has the id {ids.min()}, and ids are numbers from 0. Generate it again"
+            )
+        yield Entry(name, ids, len(prompt), grade, dataset)
 
 
 def _lists(table: pa.Table, name: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:

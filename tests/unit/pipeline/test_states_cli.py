@@ -65,7 +65,7 @@ def test_rows_left_out_are_counted_and_a_risk_is_said(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     "options, why",
     [
-        (("--longest", "4"), "no row is left to train on: 4 too_long. Raise --longest above 4"),
+        (("--longest", "4"), "no row is left to train on: 4 too_long. Raise what leaves them out above 4: --longest,"),
         (("--layers", "1,3,8"), "layers 1, 3, 8 do not ascend within 0..7"),
         (("--layers", "1,3"), "2 layers were named (1, 3): give three"),
         (("--device", "tpu"), "'tpu' is no device: give cpu or cuda"),

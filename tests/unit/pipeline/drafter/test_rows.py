@@ -109,7 +109,11 @@ def test_of_rows_with_one_id_the_first_stays(tmp_path: Path) -> None:
     "rows, policy, why",
     [
         ([row("c", [1], [2], COUNTED)], Policy(), r"1 weak_evidence\. --min-evidence counted takes"),
-        ([row("a", [1], [2, 3])], Policy(longest=2), r"1 too_long\. Raise --longest above 2"),
+        (
+            [row("a", [1], [2, 3])],
+            Policy(longest=2),
+            r"1 too_long\. Raise what leaves them out above 2: --longest, or in training --tok",
+        ),
         ([row("a", [1], [])], Policy(), r"1 nothing_emitted\. Give folders with rows that emitted"),
         ([], Policy(), r"the folders hold none\. Give folders"),
     ],
@@ -133,6 +137,14 @@ def test_spans_that_do_not_cover_what_was_emitted_are_an_error(tmp_path: Path, s
     folder = run_folder(tmp_path / "run", [TokenRow("a", (1,), (2, 3), spans, DELTAS)])
 
     with pytest.raises(RowsError, match=r"row 'a' in .*: its spans do not cover its 2 emitted tokens"):
+        read_rows([folder])
+
+
+@pytest.mark.parametrize("prompt, output", [([1, -5], [2, 3]), ([1], [2, -5])])
+def test_an_id_below_0_is_an_error(tmp_path: Path, prompt: list[int], output: list[int]) -> None:
+    folder = run_folder(tmp_path / "run", [row("good", [1], [2]), row("a", prompt, output)])
+
+    with pytest.raises(RowsError, match=r"row 'a' in .*run has the id -5, and ids are numbers from 0\. Generate it"):
         read_rows([folder])
 
 
