@@ -3,12 +3,13 @@
 Guarantees: SGLang and vLLM read from it the drafter that was trained. The rotary base stands in both forms, the old
 keys and the new; `draft_vocab_size` always stands there, since SGLang reads it unasked; the longest position is the
 target's, since a shorter one makes acceptance collapse past it. Refuses to read what would be another architecture
-(more layers, biases, norms that plain EAGLE-3 has not, a scaled rotary embedding).
+(more layers, biases, norms that plain EAGLE-3 has not, a tied head, a window, a scaled or partial rotary embedding).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from pipeline.drafter import aux_ids
@@ -28,8 +29,12 @@ OTHER_VARIANTS = (
     "norm_output",
     "attention_bias",
     "mlp_bias",
+    "tie_word_embeddings",
 )
-"""Switches that make it another model than plain EAGLE-3; off where absent."""
+"""What makes it another model than plain EAGLE-3; off where absent."""
+
+
+MOST_QUOTED = 40
 
 
 class ServingConfigError(Exception):
@@ -122,10 +127,27 @@ def _require_plain(document: Mapping[str, Json]) -> None:
     if document.get("num_hidden_layers") != 1 or document.get("hidden_act", "silu") != "silu":
         told = f"{document.get('num_hidden_layers')} layers with {document.get('hidden_act')}"
         raise ServingConfigError(f"the drafter has {told}; EAGLE-3 has one with silu")
-    scaling = [document.get("rope_scaling"), document.get("rope_parameters")]
-    kinds = {one.get("rope_type", one.get("type", "default")) for one in scaling if isinstance(one, dict)}
-    if odd := sorted(map(str, kinds - {"default"})):
+    if (window := document.get("sliding_window")) is not None:
+        raise ServingConfigError(f"sliding_window is {window!r}: here each token sees all before it, as null says")
+    _require_plain_rotary(document)
+
+
+def _require_plain_rotary(document: Mapping[str, Json]) -> None:
+    places: list[Mapping[str, Json]] = [document]
+    for name in ("rope_scaling", "rope_parameters"):
+        inner = document.get(name)
+        if isinstance(inner, dict):
+            places.append(inner)
+        elif inner is not None:
+            raise ServingConfigError(f"{name} is {inner!r}: null or an object belongs there")
+    kinds = [place[key] for place in places[1:] for key in ("rope_type", "type") if key in place]
+    if odd := [str(kind) for kind in kinds if kind != "default"]:
         raise ServingConfigError(f"the rotary embedding is scaled ({', '.join(odd)}); only default is known")
+    shares = [place["partial_rotary_factor"] for place in places if "partial_rotary_factor" in place]
+    if odd := [str(share) for share in shares if share is not None and (isinstance(share, bool) or share != 1)]:
+        raise ServingConfigError(
+            f"partial_rotary_factor is {', '.join(odd)}: here all of a head is rotated, as 1 or no factor says"
+        )
 
 
 def _require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
@@ -145,10 +167,13 @@ def _rope_theta(document: Mapping[str, Json]) -> float:
     """The base, from either form; they must agree."""
     inner = document.get("rope_parameters")
     found = [document.get("rope_theta"), inner.get("rope_theta") if isinstance(inner, dict) else None]
-    bases = {float(one) for one in found if isinstance(one, int | float)}
-    if len(bases) != 1:
-        raise ServingConfigError(f"rope_theta is {found}: one base belongs there, the same in both forms")
-    return bases.pop()
+    bases = {_finite(one) for one in found if one is not None}
+    if len(bases) != 1 or (base := bases.pop()) is None:
+        told = ", ".join("nothing" if one is None else _told(one) for one in found)
+        raise ServingConfigError(
+            f"rope_theta is {told}: one finite number above 0 belongs there, the same base in both forms"
+        )
+    return base
 
 
 def _number(document: Mapping[str, Json], name: str) -> int:
@@ -161,10 +186,26 @@ def _number(document: Mapping[str, Json], name: str) -> int:
 
 
 def _real(document: Mapping[str, Json], name: str) -> float:
-    value = document.get(name)
-    if not isinstance(value, int | float) or not value > 0:
-        raise ServingConfigError(f"{name} is {value!r}: a number above 0 belongs there")
-    return float(value)
+    if (number := _finite(document.get(name))) is None:
+        raise ServingConfigError(f"{name} is {_told(document.get(name))}: a finite number above 0 belongs there")
+    return number
+
+
+def _finite(value: Json) -> float | None:
+    """The value as a number above 0; None where it is none, or so large that no float is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if 0 < number < inf else None
+
+
+def _told(value: Json) -> str:
+    """The value in a sentence; 400 digits of it say no more than the first ones do."""
+    text = repr(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…"
 
 
 def _token(document: Mapping[str, Json], name: str) -> int | None:

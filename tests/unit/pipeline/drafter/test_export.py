@@ -220,13 +220,33 @@ def test_an_embedding_of_its_own_is_refused_unless_it_is_the_targets(served: Pat
         ({"num_hidden_layers": 2}, "the drafter has 2 layers"),
         ({"hidden_act": "gelu"}, "with gelu"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"the rotary embedding is scaled \(yarn\)"),
-        ({"rope_theta": 500000.0}, "one base belongs there, the same in both forms"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, r"the rotary embedding is scaled \(\['yarn'\]\)"),
+        ({"rope_scaling": {"rope_type": "default", "type": "yarn"}}, r"the rotary embedding is scaled \(yarn\)"),
+        ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn': null or an object belongs there"),
+        ({"rope_theta": 500000.0}, "rope_theta is 500000.0, 10000.0: one finite .* the same base in both forms"),
+        ({"rope_theta": None, "rope_parameters": None}, "rope_theta is nothing, nothing: one finite number above 0"),
+        ({"rope_theta": 0, "rope_parameters": None}, "rope_theta is 0, nothing: one finite number above 0"),
+        ({"rope_theta": -5.0, "rope_parameters": {"rope_theta": -5.0}}, "rope_theta is -5.0, -5.0: one finite number"),
+        ({"rope_theta": 10**400, "rope_parameters": None}, f"rope_theta is 1{'0' * 39}…, nothing: one finite number"),
+        ({"rope_theta": True, "rope_parameters": None}, "rope_theta is True, nothing: one finite number above 0"),
+        ({"rope_theta": "10000"}, "rope_theta is '10000', 10000.0: one finite number above 0"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5: here all of a head is rotated"),
+        ({"partial_rotary_factor": "1"}, "partial_rotary_factor is 1: here all of a head is rotated"),
+        (
+            {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25}},
+            "partial_rotary_factor is 0.25: here all of a head is rotated",
+        ),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is on"),
+        ({"sliding_window": 4096}, "sliding_window is 4096: here each token sees all before it, as null says"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000.*: a finite number above 0"),
+        ({"rms_norm_eps": True}, "rms_norm_eps is True"),
         ({"head_dim": 0}, "head_dim is 0: a whole number from 1"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'"),
         ({"target_hidden_size": 32}, "the drafter reads states of 32 numbers"),
     ],
 )
-def test_a_config_of_another_architecture_is_refused(
+def test_a_config_of_another_architecture_or_with_no_base_is_refused(
     served: Path, target: Target, change: dict[str, Any], said: str
 ) -> None:
     document = json.loads((served / "config.json").read_bytes())
@@ -234,6 +254,23 @@ def test_a_config_of_another_architecture_is_refused(
 
     with pytest.raises(ServingConfigError, match=said):
         load_drafter(served, target.facts, target.embedding)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sliding_window": None, "partial_rotary_factor": 1.0, "tie_word_embeddings": False},
+        {"partial_rotary_factor": 1, "rope_parameters": None},
+        {"rope_theta": 10_000, "rope_scaling": {"type": "default"}},
+    ],
+)
+def test_what_a_config_says_of_the_plain_architecture_is_read(
+    served: Path, target: Target, change: dict[str, Any]
+) -> None:
+    document = json.loads((served / "config.json").read_bytes())
+    (served / "config.json").write_text(json.dumps(document | change), "utf-8")
+
+    assert 10_000.0 == load_drafter(served, target.facts, target.embedding).config.rope_theta
 
 
 @pytest.mark.parametrize(
