@@ -53,11 +53,20 @@ def hash_of(ids: Sequence[int], mask: Sequence[int] | Sequence[bool]) -> str:
 def write_inputs(out: Path, rows: Iterable[TrainingRow], source: JsonObject) -> Account:
     """Write `rows.jsonl` into a new folder, and beside it where the rows come from. Raises TrainingInputError, OSError.
 
-    `source` is told in the account as it is given.
+    `source` is told in the account as it is given. What fails leaves no file, so that the same folder can be given
+    again.
     """
     if out.exists() and any(out.iterdir()):
         raise TrainingInputError(f"{out} is not empty. Give a new folder")
     out.mkdir(parents=True, exist_ok=True)
+    try:
+        return _write_both(out, rows, source)
+    except BaseException:
+        (out / ROWS).unlink(missing_ok=True)
+        raise
+
+
+def _write_both(out: Path, rows: Iterable[TrainingRow], source: JsonObject) -> Account:
     account = Account()
 
     def fill(file: BinaryIO) -> None:

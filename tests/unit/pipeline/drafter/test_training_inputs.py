@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,21 @@ def test_a_row_without_an_emitted_token_is_refused_and_leaves_no_file(tmp_path: 
 def test_no_row_at_all_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingInputError, match="no row to write"):
         write_inputs(tmp_path / "out", [], {})
+
+
+@pytest.mark.parametrize("room", [100, 400], ids=["less than the rows", "the rows and not their account"])
+def test_a_full_disk_leaves_no_file_and_the_same_folder_can_be_given_again(tmp_path: Path, room: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_inputs(tmp_path / "out", ROWS, {"folders": ["x" * room]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert [] == list((tmp_path / "out").iterdir())
+    write_inputs(tmp_path / "out", ROWS, {})
+    assert ["rows.jsonl", "rows.manifest"] == sorted(path.name for path in (tmp_path / "out").iterdir())
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
