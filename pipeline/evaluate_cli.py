@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.drafter.evaluation_prompts import Question, Render
     from pipeline.drafter.hidden_states import Target
     from pipeline.drafter.model import Drafter
+    from pipeline.drafter.rows import Rows
     from pipeline.drafter.target_files import TargetFacts
     from pipeline.drafter.verifying import Verifier
 
@@ -58,7 +59,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     import torch
 
     from pipeline.drafter.evaluate import evaluate
-    from pipeline.drafter.evaluation_report import document_of, lossless, table_of
+    from pipeline.drafter.evaluation_report import document_of, lossless, require_apart, table_of
     from pipeline.drafter.speculation import Limits
     from pipeline.drafter.trees import parse_shape
     from pipeline.drafter.verifying import Verifier
@@ -75,9 +76,14 @@ def run_evaluate(args: argparse.Namespace) -> int:
     target, drafter = _loaded(args)
     verifier = Verifier(target)
     limits = Limits(args.max_tokens, verifier.end_ids)
-    questions = _answerable(_questions(args), verifier, args.max_tokens + max(shape.depth for shape in shapes))
+    questions = _answerable(
+        _questions(args, target.facts), verifier, args.max_tokens + max(shape.depth for shape in shapes)
+    )
+    contenders = _contenders(args, drafter, verifier)
+    names = [contender.name for contender in contenders]
+    require_apart((question.dataset for question in questions), names, [shape.name for shape in shapes])
     with _progress(len(questions)) as told:
-        trials = evaluate(verifier, _contenders(args, drafter), shapes, questions, limits, told)
+        trials = evaluate(verifier, contenders, shapes, questions, limits, told)
     if args.json:
         sys.stdout.write(json.dumps({**_settings(args, target), **document_of(trials)}) + "\n")
     else:
@@ -113,10 +119,10 @@ def _loaded(args: argparse.Namespace) -> tuple[Target, Drafter]:
     return load_target(args.target, layers=layers, device=device, dtype=torch.float32, facts=facts), drafter
 
 
-def _questions(args: argparse.Namespace) -> list[Question]:
+def _questions(args: argparse.Namespace, facts: TargetFacts) -> list[Question]:
     from pipeline.drafter.evaluation_prompts import questions_in
 
-    found = questions_in(args.prompts, _render(args))
+    found = questions_in(args.prompts, _render(args), facts.vocab_size)
     if args.limit is None:
         return found
     taken: dict[str, int] = {}
@@ -151,7 +157,8 @@ def _answerable(questions: Sequence[Question], verifier: Verifier, tokens: int) 
     return kept
 
 
-def _contenders(args: argparse.Namespace, drafter: Drafter) -> list[Contender]:
+def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) -> list[Contender]:
+    """Who drafts. Raises SeedError, and what reading rows raises."""
     from pipeline.drafter.baselines import TableDrafting, successors_in, untrained_like
     from pipeline.drafter.drafting import DrafterDrafting
     from pipeline.drafter.evaluate import Contender
@@ -161,11 +168,27 @@ def _contenders(args: argparse.Namespace, drafter: Drafter) -> list[Contender]:
         name = f"untrained, seed {args.untrained}"
         found.append(Contender(name, DrafterDrafting(untrained_like(drafter, args.untrained))))
     if args.bigram:
-        from pipeline.drafter.rows import read_rows
-
-        rows = read_rows(args.bigram)
+        rows = _rows(args.bigram, verifier)
         found.append(Contender("bigram", TableDrafting(successors_in((r.ids.tolist(), r.mask.tolist()) for r in rows))))
     return found
+
+
+def _rows(folders: Sequence[Path], verifier: Verifier) -> Rows:
+    """Rows in the target's vocabulary, no longer than its context. Raises RowsError, TargetError, ArgumentsError."""
+    from pipeline.drafter.rows import Rows, read_rows
+    from pipeline.drafter.target_files import check_rows
+
+    found, context = read_rows(folders), verifier.context
+    kept = [entry for entry in found.entries if len(entry.ids) <= context]
+    if not kept:
+        raise ArgumentsError(
+            f"each of {len(found)} rows of --bigram is longer than the target's context of {context}. Give others"
+        )
+    if left := len(found) - len(kept):
+        _say(f"{left} rows left out of --bigram: they exceed the target's context of {context}")
+    rows = Rows(kept, found.folders, found.policy, found.left_out)
+    check_rows(verifier.target.facts, rows)
+    return rows
 
 
 def _settings(args: argparse.Namespace, target: Target) -> dict[str, Json]:

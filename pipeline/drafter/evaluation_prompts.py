@@ -2,7 +2,8 @@
 
 Guarantees: one kind of line a file, told by its first: `{"id", "prompt_ids"}` is taken as it lies; `{"id", "messages"}`
 (the schema of `generate --prompts`) is rendered by a format; any other file or folder is an evaluation set, of which
-each record's first question is asked. A line that is none of it ends the evaluation: no prompt is left out quietly.
+each record's first question is asked. A line that is none of it, or that has an id which the target does not know, ends
+the evaluation before anything is decoded: no prompt is left out quietly.
 """
 
 from __future__ import annotations
@@ -36,9 +37,23 @@ class Question:
     dataset: str
 
 
-def questions_in(paths: Sequence[Path], render: Render | None) -> list[Question]:
-    """All prompts of these files and folders, in order. Raises PromptError, OSError."""
-    return [question for path in paths for question in _in_one(path, render)]
+Placed: TypeAlias = tuple[str, Question]
+"""A question, after the place where it stands."""
+
+
+def questions_in(paths: Sequence[Path], render: Render | None, vocabulary: int | None = None) -> list[Question]:
+    """All prompts of these files and folders, in order. Raises PromptError, OSError.
+
+    `vocabulary` is how many ids the target knows; a prompt with another is refused.
+    """
+    placed = [one for path in paths for one in _in_one(path, render)]
+    for where, question in placed:
+        if vocabulary is not None and (highest := max(question.ids, default=0)) >= vocabulary:
+            raise PromptError(
+                f"{where} has the id {highest}, and the target knows ids below {vocabulary}. Give prompts in the "
+                "target's own vocabulary, text with its own --format"
+            )
+    return [question for _, question in placed]
 
 
 def formats_of(target: Path) -> list[str]:
@@ -71,7 +86,7 @@ def template_renderer(target: Path) -> Render:
 SCHEMA = '{"id": …, "prompt_ids": […]} a line'
 
 
-def _in_one(path: Path, render: Render | None) -> Iterator[Question]:
+def _in_one(path: Path, render: Render | None) -> Iterator[Placed]:
     keys = set() if path.is_dir() else _first_keys(path)
     if "prompt_ids" in keys:
         yield from _given(path)
@@ -95,21 +110,22 @@ def _first_keys(path: Path) -> set[str]:
         return set()
 
 
-def _given(path: Path) -> Iterator[Question]:
+def _given(path: Path) -> Iterator[Placed]:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield _question(path, number, line)
+                where = f"{path}, line {number}"
+                yield where, _question(path, where, line)
 
 
-def _question(path: Path, number: int, line: bytes) -> Question:
+def _question(path: Path, where: str, line: bytes) -> Question:
     try:
         value = strict_object(line)
     except RefusedError as error:
-        raise PromptError(f"{path}, line {number}: {error.refusal.detail}") from error
+        raise PromptError(f"{where}: {error.refusal.detail}") from error
     name, ids, dataset = value.get("id"), value.get("prompt_ids"), value.get("dataset") or path.stem
     if not isinstance(name, str) or not _is_ids(ids) or not isinstance(dataset, str):
-        raise PromptError(f"{path}, line {number}: no prompt. Give {SCHEMA}, ids being whole numbers from 0")
+        raise PromptError(f"{where}: no prompt. Give {SCHEMA}, ids being whole numbers from 0")
     return Question(name, tuple(ids), dataset)  # type: ignore[arg-type]  # ids, as was just seen
 
 
@@ -117,14 +133,14 @@ def _is_ids(value: Json) -> bool:
     return isinstance(value, list) and bool(value) and all(type(one) is int and one >= 0 for one in value)
 
 
-def _rendered(path: Path, render: Render) -> Iterator[Question]:
+def _rendered(path: Path, render: Render) -> Iterator[Placed]:
     for line in read_prompts(path):
         if isinstance(line, RefusedLine):
             raise PromptError(f"{path}, line {line.line}: {line.refusal.detail}")
         yield _rendered_one(f"{path}, {line.id!r}", line, render, line.dataset or path.stem)
 
 
-def _asked(path: Path, render: Render) -> Iterator[Question]:
+def _asked(path: Path, render: Render) -> Iterator[Placed]:
     try:
         found, _ = asked_in(path)
     except SourceError as error:
@@ -135,9 +151,9 @@ def _asked(path: Path, render: Render) -> Iterator[Question]:
         yield _rendered_one(first.place, prompt, render, _set_of(Path(first.file)))
 
 
-def _rendered_one(where: str, prompt: Prompt, render: Render, dataset: str) -> Question:
+def _rendered_one(where: str, prompt: Prompt, render: Render, dataset: str) -> Placed:
     try:
-        return Question(prompt.id, render(prompt), dataset)
+        return where, Question(prompt.id, render(prompt), dataset)
     except RefusedError as error:
         raise PromptError(f"{where} is not rendered: {error.refusal.detail}") from error
 

@@ -3,12 +3,13 @@
 Guarantees: acceptance length is tokens a target pass, the target's own token included and the prompt's pass left out,
 over the rounds of a set together; position k's acceptance is the share of rounds that accepted k drafts or more, as
 engines report it. Seconds are of whole answers, the prompt's pass and the drafter's included. Answers that end in a
-loop are counted, and the acceptance length without them stands beside, since a loop is easily drafted.
+loop are counted, and the acceptance length without them stands beside, since a loop is easily drafted. Names of which
+two would share a line are refused before anything is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -19,6 +20,10 @@ from pipeline.records import Json
 ALL = "all"
 LOOPING = 0.1
 """The share of looping answers above which an acceptance length says little."""
+
+
+class ReportError(Exception):
+    """Two sets, drafters or shapes of one name, whose numbers would be added up as one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,25 @@ def cells_of(trials: Sequence[Trial]) -> list[Cell]:
             ]
             found.append(Cell(dataset, contender, shape, own))
     return found
+
+
+def require_apart(sets: Iterable[str], contenders: Sequence[str], shapes: Sequence[str]) -> None:
+    """Raises ReportError where two lines of the report would have the same names; asked before decoding."""
+    if ALL in (named := set(sets)) and len(named) > 1:
+        raise ReportError(
+            f"a set of prompts is named {ALL!r}, as the line over all sets is. Rename its file, or its `dataset`"
+        )
+    if twice := _repeated(contenders):
+        raise ReportError(
+            f"two drafters would be reported as {twice!r}: one by its folder's name, one as a baseline. Rename the "
+            "folder"
+        )
+    if twice := _repeated(shapes):
+        raise ReportError(f"--shape {twice} is given twice. Give each shape once")
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for at, name in enumerate(names) if name in names[:at]), None)
 
 
 def lossless(trials: Sequence[Trial]) -> dict[str, Json]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from harness.drafter_samples import TOKENIZER, row, run_folder
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.cli import main
+from pipeline.formats.registry import TINY_SHA256
 from pipeline.records import Evidence
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +37,9 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_untrained_drafter_is_lossless_in_every_shape(drafter: Path, tmp_path: Path) -> None:
     """A table of training rows is measured beside it on the same prompts."""
-    rows = run_folder(tmp_path / "rows", [row("a", (5, 6), (7, 8, 770), Evidence.ENGINE_IDS)])
+    rows = run_folder(
+        tmp_path / "rows", [row("a", (5, 6), (7, 8, 770), Evidence.ENGINE_IDS)], tokenizer_sha256=TINY_SHA256
+    )
     shapes = ("--shape", "chain:3", "--shape", "tree:3,2", "--shape", "dynamic:3,3,6")
     few = ("--limit", "3", "--max-tokens", "24", "--bigram", rows)
 
@@ -80,8 +84,10 @@ def test_there_and_back_through_speculators_format_is_the_same_drafter(drafter: 
         (["--max-tokens", "4000"], "error: none of 60 prompts can be evaluated"),
         (["--format", "kimi"], "error: unknown format 'kimi'"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--shape", "chain:2", "--shape", "tree:2", "--shape", "chain:2"], "error: --shape chain:2 is given twice."),
+        (["--untrained", "9" * 23], f"error: {'9' * 23} is not a seed: give a whole number from"),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_what_cannot_be_evaluated_is_said_in_one_sentence(
     drafter: Path, change: list[str], said: str, capsys: pytest.CaptureFixture[str]
@@ -91,6 +97,69 @@ def test_what_cannot_be_evaluated_is_said_in_one_sentence(
 
     assert 2 == status
     assert said in capsys.readouterr().err
+
+
+def evaluated(drafter: Path, *options: object) -> int:
+    few = ["--target", str(WEIGHTS), "--limit", "1", "--max-tokens", "4"]
+    return main(["evaluate", str(drafter), *few, *map(str, options)])
+
+
+def test_an_id_that_the_target_does_not_know_is_refused_before_anything_is_decoded(
+    drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ids.jsonl"
+    path.write_text('{"id": "a", "prompt_ids": [768, 5]}\n{"id": "b", "prompt_ids": [1024]}\n')
+
+    assert 2 == evaluated(drafter, "--prompts", path)
+    assert f"error: {path}, line 2 has the id 1024, and the target knows ids below 1024" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "ids, tokenizer, said",
+    [
+        ((5000, 6), TINY_SHA256, "error: the rows have the id 5000 and the target"),
+        ((5, 6), TOKENIZER, "error: the rows are in the vocabulary abababababab and the target"),
+        ((-5, 6), TINY_SHA256, "error: row 'a' in "),
+        ((5,) * 4000, TINY_SHA256, "error: each of 1 rows of --bigram is longer than the target's context of "),
+    ],
+)
+def test_a_table_of_rows_in_another_vocabulary_is_refused(
+    drafter: Path, tmp_path: Path, ids: tuple[int, ...], tokenizer: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run_folder(tmp_path / "rows", [row("a", ids, (7, 770))], tokenizer_sha256=tokenizer)
+
+    assert 2 == evaluated(drafter, "--prompts", PROMPTS, "--bigram", rows)
+    assert said in capsys.readouterr().err
+
+
+def test_rows_longer_than_the_context_are_left_out_of_the_table_and_said(
+    drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [row("a", (5,) * 4000, (7, 770)), row("b", (5,), (7, 770))]
+    rows = run_folder(tmp_path / "rows", given, tokenizer_sha256=TINY_SHA256)
+
+    assert 0 == evaluated(drafter, "--prompts", PROMPTS, "--bigram", rows)
+    assert "1 rows left out of --bigram: they exceed the target's context of " in capsys.readouterr().err
+
+
+def test_a_drafter_whose_folder_is_named_like_a_baseline_is_refused_beside_it(
+    drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = shutil.copytree(drafter, tmp_path / "untrained, seed 3")
+
+    assert 2 == evaluated(named, "--prompts", PROMPTS, "--untrained", "3")
+    assert "error: two drafters would be reported as 'untrained, seed 3': " in capsys.readouterr().err
+    assert 0 == evaluated(named, "--prompts", PROMPTS, "--untrained", "4")
+
+
+def test_a_set_that_is_named_like_the_line_over_all_is_refused_beside_another(
+    drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text('{"id": "a", "prompt_ids": [768, 5]}\n')
+
+    assert 2 == evaluated(drafter, "--prompts", path, PROMPTS)
+    assert "error: a set of prompts is named 'all', as the line over all sets is." in capsys.readouterr().err
 
 
 def test_a_directory_without_a_drafter_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

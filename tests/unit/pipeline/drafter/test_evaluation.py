@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.drafter.evaluate import Difference, Trial, compare
 from pipeline.drafter.evaluation_prompts import Question
-from pipeline.drafter.evaluation_report import cells_of, document_of, lossless, table_of
+from pipeline.drafter.evaluation_report import ReportError, cells_of, document_of, lossless, require_apart, table_of
 from pipeline.drafter.speculation import Plain, Round, Speculated
 from pipeline.drafter.trees import parse_shape
 from pipeline.records import Ids
@@ -75,6 +75,27 @@ def test_several_sets_have_a_line_for_all_of_them() -> None:
     found = [(cell.dataset, len(cell.trials)) for cell in cells_of(TRIALS)]
 
     assert [("gsm8k", 2), ("mt_bench", 1), ("all", 3)] == found
+
+
+@pytest.mark.parametrize(
+    "sets, contenders, shapes, said",
+    [
+        (["gsm8k", "all"], ["d"], ["chain:3"], "a set of prompts is named 'all', .* Rename its file, or its `dataset`"),
+        (["s"], ["bigram", "bigram"], ["chain:3"], "two drafters would be reported as 'bigram': .* Rename the folder"),
+        (["s"], ["d"], ["chain:3", "tree:2", "chain:3"], "--shape chain:3 is given twice. Give each shape once"),
+    ],
+)
+def test_two_lines_of_one_name_are_refused(
+    sets: list[str], contenders: list[str], shapes: list[str], said: str
+) -> None:
+    with pytest.raises(ReportError, match=said):
+        require_apart(sets, contenders, shapes)
+
+
+@pytest.mark.parametrize("sets", [["all", "all"], ["gsm8k", "mt_bench", "gsm8k"]])
+def test_names_that_stand_apart_are_taken(sets: list[str]) -> None:
+    """One set alone has no line for all of them beside it."""
+    require_apart(sets, ["drafter", "untrained, seed 1", "bigram"], ["chain:3", "tree:3"])
 
 
 def test_looping_answers_are_counted_and_said_and_left_out_of_a_length_of_their_own() -> None:

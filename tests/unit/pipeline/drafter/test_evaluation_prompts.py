@@ -108,6 +108,29 @@ def test_ids_that_are_none_are_refused_by_line(tmp_path: Path, line: object) -> 
         questions_in([path], None)
 
 
+@pytest.mark.parametrize("highest", [40, int("9" * 30)])
+def test_an_id_that_the_target_does_not_know_is_refused_by_line(tmp_path: Path, highest: int) -> None:
+    good = {"id": "ok", "prompt_ids": [39, 0]}
+    path = write(tmp_path / "ids.jsonl", good, {"id": "a", "prompt_ids": [1, highest, 2]})
+
+    with pytest.raises(
+        PromptError, match=rf"ids.jsonl, line 2 has the id {highest}, and the target knows ids below 40"
+    ):
+        questions_in([path], None, 40)
+    assert [Question("ok", (39, 0), "ok")] == questions_in([write(tmp_path / "ok.jsonl", good)], None, 40)
+
+
+def test_a_rendered_id_that_the_target_does_not_know_is_refused_by_prompt(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.jsonl", {"id": "a", "messages": [{"role": "user", "content": "four"}]})
+    asked = write(tmp_path / "set.jsonl", {"task_id": "HumanEval/0", "prompt": "four"})
+
+    for file, where in ((path, r"own.jsonl, 'a'"), (asked, r"set.jsonl:1")):
+        with pytest.raises(
+            PromptError, match=rf"{where} has the id 3, and the target knows ids below 3\. Give prompts"
+        ):
+            questions_in([file], render, 3)
+
+
 def test_text_without_a_format_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", {"id": "a", "messages": [{"role": "user", "content": "x"}]})
 
