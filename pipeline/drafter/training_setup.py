@@ -119,7 +119,10 @@ def sentences(setup: Setup, material: Material) -> Iterator[str]:
     sides, course = setup.sides, setup.training.feed.course
     for why, number in sorted(material.left_out.items()):
         yield f"{number:,} rows left out: {why}"
-    for why, indices in (("longer than a batch", sides.too_long), ("fewer than two emitted tokens", sides.mute)):
+    for why, indices in (
+        ("longer than a batch", sides.too_long),
+        ("no two emitted tokens with one before them", sides.mute),
+    ):
         if indices:
             yield f"{len(indices):,} rows left out: {why}"
     yield f"{len(sides.training):,} rows train, {len(sides.held_out):,} validate; {course.steps:,} steps in all"
