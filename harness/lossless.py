@@ -4,7 +4,7 @@ Guarantees: each prompt is answered plainly, then in every shape by three who dr
 given, one with drawn weights, and one who knows the answer and errs three times in ten, so that paths of every length
 are kept and thrown away. Exit 1 where an answer differs though plain decoding's margin exceeds a tie; ties are listed.
 Usage: `python -m harness.lossless` (the tiny target, prompts that it was never taught), or with `--target MODEL
---prompts FILE`, `--drafter DRAFTER_DIR`, `--shape SHAPE`, `--count N`, `--max-tokens N`, `--json`.
+--prompts FILE`, `--drafter DRAFTER_DIR`, `--shape SHAPE`, `--count N`, `--max-tokens N`, `--without-drawn`, `--json`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ def tiny_questions(count: int) -> list[Question]:
 
 
 def trials(
-    target: Target, trained: Path | None, questions: Sequence[Question], shapes: Sequence[Shape], max_tokens: int
+    target: Target,
+    trained: Path | None,
+    questions: Sequence[Question],
+    shapes: Sequence[Shape],
+    max_tokens: int,
+    *,
+    drawn: bool = True,
 ) -> list[Trial]:
     """All answers of all who draft. Raises VerifyError and what loading the drafter raises."""
     from pipeline.drafter.drafting import DrafterDrafting
@@ -59,8 +65,9 @@ def trials(
 
     verifier = Verifier(target)
     limits = Limits(max_tokens, verifier.end_ids)
-    drawn = drawn_drafter(target, min(512, target.facts.vocab_size))
-    fixed: dict[str, Drafting] = {"drawn": DrafterDrafting(drawn)}
+    fixed: dict[str, Drafting] = {}
+    if drawn:
+        fixed["drawn"] = DrafterDrafting(drawn_drafter(target, min(512, target.facts.vocab_size)))
     if trained is not None:
         drafter = load_drafter(trained, target.facts, target.embedding)
         if drafter.config.aux_layers != target.layers:
@@ -99,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--shape", action="append", help=f"may be given again (default: {', '.join(SHAPES)})")
     add("--count", type=int, default=COUNT, help=f"at most so many prompts (default: {COUNT})")
     add("--max-tokens", type=int, default=64)
+    add("--without-drawn", action="store_true", help="leave out the one with drawn weights, who is slow")
     add("--threads", type=int, default=1)
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
     return run(parser.parse_args(arguments))
@@ -124,7 +132,8 @@ def run(options: argparse.Namespace) -> int:
         questions = questions_in(options.prompts, render)[: options.count]
     begun = time.monotonic()
     shapes = [parse_shape(text) for text in options.shape or SHAPES]
-    found = trials(target, options.drafter, questions, shapes, options.max_tokens)
+    drawn = not options.without_drawn
+    found = trials(target, options.drafter, questions, shapes, options.max_tokens, drawn=drawn)
     if options.json:
         sys.stdout.write(json.dumps(document_of(found)) + "\n")
     else:
