@@ -214,7 +214,7 @@ def load(session: nox.Session) -> None:
 def engine(session: nox.Session) -> None:
     """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda].
 
-    `-- agreement|kills|speculation|gpu-check …` measures it instead; gpu-check is SGLang's, on cuda.
+    `-- agreement|kills|routes|speculation|gpu-check …` measures it instead; gpu-check is SGLang's, on cuda.
     """
     check = session.posargs[:1] == ["gpu-check"]
     name = next((given for given in session.posargs if given in ("sglang", "vllm")), "sglang" if check else "")

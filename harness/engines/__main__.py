@@ -23,6 +23,7 @@ VERBS: Mapping[str, str] = {
     "agreement": "agreement",
     "goldens": "golden_run",
     "kills": "kills",
+    "routes": "text_route",
     "speculation": "speculation",
     "gpu-check": "gpu_check",
 }
