@@ -16,11 +16,15 @@ from harness import engine_routes
 from harness.engines.__main__ import add_engine, start_of
 from harness.engines.launch import running
 from harness.engines.settings import Name
+from harness.roundtrips import MODEL
 from pipeline.engines.generation import EngineError
 
 PARSERS: Final[Mapping[Name, Sequence[str]]] = {
     "sglang": ("--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2"),
-    "vllm": ("--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2", "--enable-auto-tool-choice"),
+    "vllm": (
+        *("--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2", "--enable-auto-tool-choice"),
+        *("--served-model-name", MODEL),  # vLLM answers to no other name than it was given
+    ),
 }
 
 
