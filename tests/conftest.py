@@ -6,6 +6,7 @@ many and new ones, for a long hunt by hand. `nox -s fidelity` draws its own (`ha
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A deadline or a "too slow" measures how busy the machine is, not the code.
@@ -22,3 +23,9 @@ settings.register_profile(
 )
 settings.register_profile("fidelity", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile("contract")
+
+
+@pytest.fixture(autouse=True)
+def _profile(request: pytest.FixtureRequest) -> None:
+    """A test that runs a pytest of its own in this process leaves that one's profile behind, with its deadline."""
+    settings.load_profile(request.config.getoption("--hypothesis-profile", None) or "contract")
