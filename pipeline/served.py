@@ -1,10 +1,10 @@
 """Rows answered by an engine's server, SGLang or vLLM: ids in, ids out, through the ledger, and no money is paid.
 
 Guarantees: never more rows in flight than --concurrency; an answer is in the ledger before it is used and is not asked
-for again; one without its ids, or that contradicts itself, stops the run and is no row. What was in flight when a run
-or the server was killed is asked again, since it cost nothing but the engine's time, which the ledger has beside each
-answer. What the server says of itself is among the folder's settings, so that another engine, version, device, dtype,
-attention backend or model cannot go on with it.
+for again; one that contradicts itself is no row and is left to a later run, one without ids ends the run. What was in
+flight when a run or the server was killed is asked again, since it cost nothing but the engine's time, which the
+ledger has beside each answer. What the server says of itself is among the folder's settings, so that another engine,
+version, device, dtype, attention backend or model cannot go on with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.billing import CLIENT_CLOSED, LATER, SERVER_ERROR, TIMED_OUT, Bill
 from pipeline.budget import Amount
 from pipeline.engines.generation import EngineError, complete
 from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import OK, Ask, Dialect, Facts, NoIdsError, Served, generation_of
+from pipeline.engines.serving import MOST_OF_AN_ERROR, OK, Ask, Dialect, Facts, NoIdsError, Served, generation_of
 from pipeline.formats.parts import end_ids
 from pipeline.ledger import Answered, Request, State, identity
 from pipeline.outcomes import Fate, Outcome, Row, guarded
@@ -33,7 +33,6 @@ from pipeline.turns import Turns
 
 OWN_FAULT: Final = frozenset({400, 413, 422})
 """Statuses that a server gives to a request that it cannot take."""
-MOST_OF_AN_ERROR: Final = 300
 
 
 class ServedEngine:
