@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from harness.cassette_file import RECORD, Cassette, read_cassette
-from pipeline.digests import file_sha256
+from pipeline.digests import DigestError, file_sha256
 from pipeline.gate import LIVE_CASSETTE_AGE
 
 EMULATOR_SOURCES = ("harness/emulator/*.py", "harness/views.py", "harness/dialect.py", "harness/resplits.py")
@@ -29,11 +29,21 @@ CLIENTS = ("openai", "httpx2", "vcrpy")
 
 def emulator_digests(root: Path) -> dict[str, str]:
     """What an emulator cassette depends on: sources, weights, tokenizer, lock; each a sha256 in hex."""
-    sources = sorted({path for pattern in EMULATOR_SOURCES for path in root.glob(pattern)})
+    sources = sorted({path for pattern in EMULATOR_SOURCES for path in _matched(root, pattern)})
     lines = "".join(f"{file_sha256(path)}  {path.relative_to(root).as_posix()}\n" for path in sources)
     files = {"weights": WEIGHTS, "tokenizer": TOKENIZER, "lock": LOCK}
     hashed = {name: file_sha256(root / path) for name, path in files.items()}
     return {"emulator": hashlib.sha256(lines.encode()).hexdigest(), **hashed}
+
+
+def _matched(root: Path, pattern: str) -> Iterator[Path]:
+    """The files of `pattern`. Raises DigestError for none: a moved source would silently leave the digest."""
+    empty = True
+    for path in root.glob(pattern):
+        empty = False
+        yield path
+    if empty:
+        raise DigestError(f"{pattern} matches no file below {root}. Name the moved files in harness/staleness.py")
 
 
 def versions(root: Path) -> dict[str, str]:

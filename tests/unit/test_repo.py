@@ -226,12 +226,43 @@ def test_ci_calls_exactly_the_test_command_of_the_readme(path: str) -> None:
     assert commands_of_readme()[1] in (ROOT / path).read_text("utf-8")
 
 
-@pytest.mark.parametrize("path", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+RULE_FILES = (".ci/run", ".gitattributes", ".github/CODEOWNERS", ".github/workflows/ci.yml", "noxfile.py", "pyproject.toml")
+OURS = r"(?:pipeline|harness|tests|goldens|cassettes)"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
 def test_paths_that_a_document_names_exist(path: str) -> None:
     text = (ROOT / path).read_text("utf-8")
-    named = re.findall(r"`((?:pipeline|harness|tests|goldens|cassettes)/[\w./-]*|[a-z-]+\.(?:toml|txt|py))`", text)
+    named = re.findall(rf"`({OURS}/[\w./-]*|[a-z-]+\.(?:toml|txt|py))`", text)
 
     assert [] == [name for name in named if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("path", RULE_FILES)
+def test_paths_that_a_rule_file_names_match_something(path: str) -> None:
+    """A pattern that matches nothing fails open: an owner who is never asked, a golden with its line ends changed."""
+    text = (ROOT / path).read_text("utf-8")
+    named = {*re.findall(rf"(?<![\w.-])({OURS}/[\w./*-]+)", text), *re.findall(r"^/([\w./-]+)", text, re.MULTILINE)}
+    absent = {"tests/contract/live/**"}  # live cassettes are recorded with an owner's key; none is committed yet
+
+    assert [] == sorted(name for name in named - absent if not any(ROOT.glob(name.removesuffix("/"))))
+
+
+def test_paths_that_code_names_exist() -> None:
+    made = {"trees.py", "copies.py"}  # they write small trees of their own, for tests of the gate
+    later = {"tests/contract/live", "goldens/tiny_target/CASE.tokens.json"}  # not recorded yet; a pattern
+    wrong = [
+        f"{name_of(path)}: {node.value}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"} and path.name not in made
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for named in re.findall(rf"(?<![\w.*/-])({OURS}/[\w./-]*\w)(?![\w*{{<])", node.value)
+        if not (ROOT / named).exists() and named not in later
+    ]
+
+    assert [] == wrong
 
 
 def test_the_architecture_names_every_module() -> None:

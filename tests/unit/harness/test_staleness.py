@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from harness.cassette_file import Cassette, Interaction, Provenance, save_cassette
-from harness.staleness import oldest_live, other_pins, stale_emulator, stale_live
+from harness.staleness import EMULATOR_SOURCES, emulator_digests, oldest_live, other_pins, stale_emulator, stale_live
+from pipeline.digests import DigestError
 
 PROVENANCE = Provenance(
     recorded_at="2026-11-29T20:36:25Z",
@@ -51,3 +54,14 @@ def test_a_local_build_of_a_pinned_version_is_the_pinned_version(tmp_path: Path)
     assert ["openai 3.56.0 (locked: 3.57.0)"] == [
         *other_pins({"torch": "2.13.0+cpu", "openai": "3.56.0", "cpu": "any"}, tmp_path)
     ]
+
+
+@pytest.mark.parametrize("moved", EMULATOR_SOURCES)
+def test_a_moved_source_is_an_error_and_not_unhashed(moved: str, tmp_path: Path) -> None:
+    for pattern in {*EMULATOR_SOURCES} - {moved}:
+        path = tmp_path / pattern.replace("*", "one")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+    with pytest.raises(DigestError, match="matches no file"):
+        emulator_digests(tmp_path)
