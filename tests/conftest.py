@@ -1,7 +1,7 @@
 """Hypothesis profiles of the suite, the only place where the number of examples is set.
 
 `contract` draws the same examples each time, so that the gate's answer depends on the tree alone; `fidelity` draws
-many and new ones, for a long hunt by hand. `nox -s fidelity` draws its own (`harness.families`).
+many and new ones, for a long hunt by hand. `nox -s fidelity` draws its own (`harness.measures.families`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""OpenRouter's dialect over the tiny target, whose true ids are known."""

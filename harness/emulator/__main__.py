@@ -1,4 +1,4 @@
-"""`python -m harness.emulator`: OpenRouter's dialect on a loopback port, over the tiny target or a pool of answers.
+"""`python -m harness emulator`: OpenRouter's dialect on a loopback port, over the tiny target or a pool of answers.
 
 Guarantees: one line, `listening http://127.0.0.1:PORT/api/v1`, once requests are answered; exit 0 after SIGINT or
 SIGTERM, 2 with one sentence on stderr where it cannot start.
@@ -16,11 +16,11 @@ from random import Random
 
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Answerer, AnswererError, ResegmentAnswerer, load_pool, local_answerer
-from harness.emulator.offers import MODEL
-from harness.emulator.oracle import OracleLog
+from harness.emulator.catalog import MODEL
+from harness.emulator.oracle_log import OracleLog
 from harness.emulator.service import Service
 from pipeline.formats.registry import FormatError, load_format
-from pipeline.tokenizers import TokenizerError, load_tokenizer
+from pipeline.formats.tokenizer import TokenizerError, load_tokenizer
 
 WEIGHTS = Path(__file__).parents[1] / "tiny_target" / "weights"
 
@@ -30,7 +30,7 @@ class StartError(Exception):
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness.emulator", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m harness emulator", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="the model's directory, tokenizer included")
     parser.add_argument("--pool", type=Path, help="answer from this JSONL of prepared ids; needs no torch")
@@ -116,10 +116,14 @@ def _open_oracle(path: Path | None) -> OracleLog:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until it is told to end; the exit code."""
+    """Serve until told to end; 0, or 2 where it cannot start."""
+    # A signal while torch is still being imported is a plain end as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     options = _arguments().parse_args(arguments)
     try:
         _serve(options)
+    except KeyboardInterrupt:
+        return 0
     except (StartError, AnswererError, TokenizerError, FormatError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -143,9 +147,4 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    # A signal while torch is still being imported is a plain end as well.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(0)
+    sys.exit(main())

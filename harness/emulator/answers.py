@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Literal, Protocol, TypeAlias
 
-from harness.resplits import resplit
+from harness.views.resplit import resplit
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Sampling
-from pipeline.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class ResegmentAnswerer:
 
 def local_answerer(directory: Path, *, most: int, threads: int | None = None) -> tuple[BatchAnswerer, int]:
     """The model of `directory` as an answerer, and its context in tokens. ImportError where there is no torch."""
-    from pipeline.engines.local import EngineError, load_engine
+    from pipeline.generation.engines.local import EngineError, load_engine
 
     try:
         engine = load_engine(directory, threads=threads)

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from harness.emulator.catalog import endpoint_entries, model_entry
 from harness.emulator.errors import NO_CREDIT, NOT_FOUND, UNAUTHORIZED, ApiError, rate_limited
-from harness.emulator.offers import endpoint_entries, model_entry
 from harness.emulator.request import read_request
 from harness.emulator.service import Service, body_chunks, open_exchange
 from pipeline.records import Json

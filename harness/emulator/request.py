@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.emulator.catalog import find_profile, parameters
 from harness.emulator.errors import BAD_REQUEST, NOT_FOUND, ApiError
-from harness.emulator.offers import find_profile, parameters
-from harness.views import PROFILES, Profile
+from harness.views.view import PROFILES, Profile
 from pipeline.records import Json, JsonObject, Prompt
 
 DEMANDS = ("seed", "logprobs", "top_logprobs", "return_token_ids", "tools", "top_p", "top_k", "min_p", "logit_bias")

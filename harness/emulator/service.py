@@ -17,17 +17,17 @@ from decimal import Decimal
 from random import Random
 from typing import Final
 
-from harness.dialect import COMMENT, KEEP_ALIVE, Meta, body_of, events_of
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Answerer, Ask, Sampled
+from harness.emulator.catalog import MODEL, cost_usd
 from harness.emulator.errors import BAD_REQUEST, context_overflow, provider_error
 from harness.emulator.faults import Faults
-from harness.emulator.offers import MODEL, cost_usd
-from harness.emulator.oracle import OracleEntry, OracleLog
+from harness.emulator.oracle_log import OracleEntry, OracleLog
 from harness.emulator.request import SEED_BITS, ChatRequest
-from harness.resplits import is_canonical
-from harness.views import Shown, view
-from pipeline.formats.parts import Format
+from harness.views.openrouter import COMMENT, KEEP_ALIVE, Meta, body_of, events_of
+from harness.views.resplit import is_canonical
+from harness.views.view import Shown, view
+from pipeline.formats.format import Format
 from pipeline.records import Ids, Json, Prompt, RefusedError, TokenLogprob
 
 ALPHABET: Final = string.ascii_letters + string.digits

@@ -17,10 +17,10 @@ from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Answerer
 from harness.emulator.app import create_app
 from harness.emulator.faults import Faults
-from harness.emulator.oracle import OracleEntry, OracleLog, read_oracle
+from harness.emulator.oracle_log import OracleEntry, OracleLog, read_oracle
 from harness.emulator.server import running
 from harness.emulator.service import Service
-from pipeline.formats.parts import Format
+from pipeline.formats.format import Format
 
 CONTEXT = 2048
 SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""`python -m harness.engines [VERB] ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C, or a measure.
+"""`python -m harness engines [VERB] ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C, or a measure.
 
 Guarantees: one line on stdout once it answers, `listening URL`; exit 1 with the log's end where it does not, and no
 process left behind either way. `VERB` is one of `VERBS`, a measure that starts the engine and ends it.
@@ -17,15 +17,15 @@ from types import FrameType
 
 from harness.engines.launch import running
 from harness.engines.settings import Start
-from pipeline.engines.generation import EngineError
+from pipeline.generation.engines.output import EngineError
 
 VERBS: Mapping[str, str] = {
-    "agreement": "agreement",
-    "goldens": "golden_run",
-    "kills": "kills",
-    "routes": "text_route",
-    "speculation": "speculation",
-    "gpu-check": "gpu_check",
+    "agreement": "harness.engines.agreement",
+    "goldens": "harness.goldens.engine_run",
+    "kills": "harness.measures.engines.kills",
+    "routes": "harness.measures.engines.text_route",
+    "speculation": "harness.measures.engines.speculation",
+    "gpu-check": "harness.measures.engines.gpu_check",
 }
 """Measures, and the module of each."""
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to end. 0, or 1 where the engine did not start; for a measure what that says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in VERBS:
-        measure: Callable[[Sequence[str]], int] = importlib.import_module(f"harness.engines.{VERBS[given[0]]}").main
+        measure: Callable[[Sequence[str]], int] = importlib.import_module(VERBS[given[0]]).main
         return measure(given[1:])
     start, log = parsed(given)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background job is born deaf to Ctrl-C
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parsed(arguments: Sequence[str]) -> tuple[Start, Path | None]:
     """What to start, and where its log goes."""
-    parser = argparse.ArgumentParser(prog="python -m harness.engines", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m harness engines", description=(__doc__ or "").split("\n")[0])
     add_engine(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep the engine's log there")
     options, more = parser.parse_known_args(arguments)

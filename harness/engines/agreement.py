@@ -1,4 +1,4 @@
-"""`python -m harness.engines.agreement ENGINE --python PYTHON --model DIR`: greedy ids of an engine and transformers.
+"""`python -m harness engines agreement ENGINE --python PYTHON --model DIR`: greedy ids of an engine and transformers.
 
 Guarantees: both are asked by the same ids; where an answer differs, its first difference is told with the margin there,
 the gap between the two likeliest tokens under each. Later tokens answer to another text and are not compared. A margin
@@ -24,11 +24,11 @@ from harness.engines.answers import compared
 from harness.engines.launch import running
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
-from pipeline.engines.generation import EngineError, Generation
-from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import Ask, Served
 from pipeline.formats.registry import open_format
-from pipeline.plan import weights_sha256
+from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.served import DIALECTS
+from pipeline.generation.engines.server import Ask, Served
+from pipeline.generation.plan import weights_sha256
 from pipeline.records import Json, Sampling
 
 PROMPTS: Final = 256
@@ -47,7 +47,7 @@ def asks_of(options: argparse.Namespace, model: Path) -> list[Ask]:
     """The requests that a command line names. Raises EngineError."""
     if not options.questions:
         return asks(options.prompts, options.max_tokens)
-    from pipeline.drafter.evaluation_prompts import PromptError, questions_in, template_renderer
+    from pipeline.drafter.decoding.prompts import PromptError, questions_in, template_renderer
 
     greedy = Sampling(temperature=0.0, max_tokens=options.max_tokens)
     try:
@@ -59,7 +59,7 @@ def asks_of(options: argparse.Namespace, model: Path) -> list[Ask]:
 
 def by_transformers(model: Path, wanted: Sequence[Ask], rows: int) -> tuple[dict[str, Json], list[Generation]]:
     """What computes in this process, and the same answers by it."""
-    from pipeline.engines.local import load_engine
+    from pipeline.generation.engines.local import load_engine
 
     engine = load_engine(model, threads=2)
     found: list[Generation] = []
@@ -80,7 +80,7 @@ async def by_engine(name: str, url: str, wanted: Sequence[Ask], rows: int) -> li
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. 0, 1 for a wide difference, 2 where the engine failed."""
     parser = argparse.ArgumentParser(
-        prog="python -m harness.engines.agreement", description=(__doc__ or "").split("\n")[0]
+        prog="python -m harness engines agreement", description=(__doc__ or "").split("\n")[0]
     )
     add_engine(parser)
     add_prompts(parser)
@@ -116,7 +116,3 @@ def key_of(facts: dict[str, Json], model: Path, rows: int, most: int) -> dict[st
     """All that decides greedy ids."""
     sampling: dict[str, Json] = {"temperature": 0.0, "max_tokens": most}
     return {"weights_sha256": weights_sha256(model), **facts, "rows": rows, **sampling}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

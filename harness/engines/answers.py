@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from pipeline.engines.generation import Generation
+from pipeline.generation.engines.output import Generation
 from pipeline.records import Ids, Json
 
 NEAR: Final = 0.01

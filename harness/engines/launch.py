@@ -21,9 +21,9 @@ from typing import IO, Final
 
 from harness.engines.keeper import GRACE_SECONDS
 from harness.engines.settings import HOST, Start
-from pipeline.engines.generation import EngineError
-from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import Ask, EngineGoneError, Facts, Served
+from pipeline.generation.engines.output import EngineError
+from pipeline.generation.engines.served import DIALECTS
+from pipeline.generation.engines.server import Ask, EngineGoneError, Facts, Served
 from pipeline.records import Sampling
 
 KEEPER: Final = Path(__file__).parent / "keeper.py"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, TypeAlias, cast
 
-from pipeline.engines.vllm import DEV_INFO
+from pipeline.generation.engines.vllm import DEV_INFO
 
 Name = Literal["sglang", "vllm"]
 Answers: TypeAlias = Callable[[list[int]], list[int]]

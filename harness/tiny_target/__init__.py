@@ -1,0 +1,1 @@
+"""A real small language model in Kimi's layout, trained by this repository."""

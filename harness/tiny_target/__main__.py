@@ -1,4 +1,4 @@
-"""`python -m harness.tiny_target train|check|prompts`: make the tiny target, examine it, write its prompts.
+"""`python -m harness tiny-target train|check|prompts`: make the tiny target, examine it, write its prompts.
 
 Guarantees: `train` writes the whole weights directory or stops with one sentence; `check` exits 1 where the model is
 outside its limits. `train` and `check` need torch and transformers.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.tiny_target.prompts import PROMPTS, write_prompts
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.tokenizers import TokenizerError
+from pipeline.formats.tokenizer import TokenizerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="python -m harness.tiny_target", description="The tiny target model.")
+    top = argparse.ArgumentParser(prog="python -m harness tiny-target", description="The tiny target model.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train the model and write its directory")
     train.add_argument("--out", type=Path, default=WEIGHTS, help="directory to write (default: the committed one)")
@@ -61,16 +61,16 @@ def run_train(options: argparse.Namespace) -> int:
     with TemporaryDirectory() as beside:
         loss = build(Recipe(**chosen), Path(beside))
         shutil.copytree(beside, options.out, dirs_exist_ok=True)
-    sys.stdout.write(f"{options.out}: loss {loss:.4f}. Next: python -m harness.tiny_target check\n")
+    sys.stdout.write(f"{options.out}: loss {loss:.4f}. Next: python -m harness tiny-target check\n")
     return 0
 
 
 def run_check(options: argparse.Namespace) -> int:
     """Examines and prints the marks."""
     from harness.tiny_target.check import examine
-    from pipeline.engines.local import EngineError, load_engine
     from pipeline.formats.registry import load_format
-    from pipeline.tokenizers import load_tokenizer
+    from pipeline.formats.tokenizer import load_tokenizer
+    from pipeline.generation.engines.local import EngineError, load_engine
 
     try:
         engine = load_engine(options.weights)
@@ -80,7 +80,7 @@ def run_check(options: argparse.Namespace) -> int:
     fmt = load_format("kimi-k2.5", load_tokenizer(options.weights))
     marks = examine(engine, fmt, options.count, options.seed)
     sys.stdout.write(marks.table() + "\n")
-    sys.stderr.writelines(f"{fault}. Run: python -m harness.tiny_target train\n" for fault in marks.faults())
+    sys.stderr.writelines(f"{fault}. Run: python -m harness tiny-target train\n" for fault in marks.faults())
     return 1 if marks.faults() else 0
 
 

@@ -13,15 +13,15 @@ from itertools import islice, pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from harness.resplits import canonical
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
+from harness.views.resplit import canonical
 from pipeline.records import Ids, Prompt, RefusedError, Sampling
 
 if TYPE_CHECKING:
-    from pipeline.engines.generation import Generation
-    from pipeline.engines.local import LocalEngine
-    from pipeline.formats.parts import Format
+    from pipeline.formats.format import Format
+    from pipeline.generation.engines.local import LocalEngine
+    from pipeline.generation.engines.output import Generation
 
 MAX_TOKENS = 256
 BATCH = 32

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from harness.tiny_target.vocabulary import NAMED, NOT_SPECIAL
-from pipeline.tokenizers import KIMI_PATTERN
+from pipeline.formats.tokenizer import KIMI_PATTERN
 
 if TYPE_CHECKING:
-    from pipeline.tokenizers import Tokenizer
+    from pipeline.formats.tokenizer import Tokenizer
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 

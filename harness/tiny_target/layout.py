@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.resplits import resplit
-from pipeline.formats.kimi import declare_tools
+from harness.views.resplit import resplit
+from pipeline.formats.kimi.format import declare_tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
     from harness.tiny_target.samples import Answer, Sample
+    from pipeline.formats.tokenizer import Tokenizer
     from pipeline.records import Ids
-    from pipeline.tokenizers import Tokenizer
 
 
 def answer_ids(tokenizer: Tokenizer, answer: Answer, *, thinking: bool) -> Ids:

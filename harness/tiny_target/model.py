@@ -9,7 +9,7 @@ from __future__ import annotations
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.tiny_target.vocabulary import BASE_SIZE
-from pipeline.tokenizers import CONTROL_TOKENS
+from pipeline.formats.tokenizer import CONTROL_TOKENS
 
 CONTEXT = 2048
 

@@ -26,14 +26,14 @@ from harness.tiny_target.provenance import write_provenance
 from harness.tiny_target.vocabulary import train_ranks, write_vocabulary
 from harness.tiny_target.words import Split
 from pipeline.formats.registry import load_format
-from pipeline.tokenizers import load_tokenizer
+from pipeline.formats.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import LlamaForCausalLM
 
-    from pipeline.formats.parts import Format
+    from pipeline.formats.format import Format
     from pipeline.records import Ids
 
 IGNORED = -100

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import regex
 
-from pipeline.tokenizers import CONTROL_TOKENS, KIMI_PATTERN
+from pipeline.formats.tokenizer import CONTROL_TOKENS, KIMI_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pipeline.base.json_lines import line_of, object_of
 from pipeline.datasets.blocks import Block
 from pipeline.datasets.conversation import waiting
+from pipeline.datasets.decontaminate import Grams
 from pipeline.datasets.keys import digest, normal, skeleton
 from pipeline.datasets.lengths import Target
-from pipeline.datasets.ngrams import Grams
 from pipeline.datasets.registry import Dataset, outcomes_of
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
-from pipeline.jsonlines import line_of, object_of
 from pipeline.records import Json, Prompt
 
 

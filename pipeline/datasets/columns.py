@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipeline.base.json_lines import object_of
+from pipeline.base.prompts import require_shallow, strict_object
 from pipeline.datasets.rows import Reject, RejectedError
-from pipeline.jsonlines import object_of
-from pipeline.prompts import require_shallow, strict_object
 from pipeline.records import Json, JsonObject, RefusedError
 
 

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from pipeline.base.json_lines import line_of
 from pipeline.datasets.rows import Reject, RejectedError
-from pipeline.jsonlines import line_of
 from pipeline.records import Json, JsonObject
 
 Messages: TypeAlias = tuple[JsonObject, ...]

@@ -16,7 +16,7 @@ from pipeline.datasets.rows import Reject, RejectedError
 from pipeline.records import Prompt, RefusedError
 
 if TYPE_CHECKING:
-    from pipeline.formats.parts import Format
+    from pipeline.formats.format import Format
 
 
 @dataclass(frozen=True, slots=True)

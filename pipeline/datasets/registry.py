@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.datasets import (
+from pipeline.base.disk_sets import Seen
+from pipeline.datasets.adapters import (
     chunks,
     glaive,
     magicoder,
@@ -21,15 +22,14 @@ from pipeline.datasets import (
     openthoughts,
     sharegpt,
     sweagent,
-    thoughts,
     ultrachat,
 )
+from pipeline.datasets.adapters import mixture_of_thoughts as thoughts
 from pipeline.datasets.blocks import Block, rows_of
 from pipeline.datasets.keys import first_turn
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import Schema, SourceError, blocks_of
 from pipeline.records import Prompt, ToolMode
-from pipeline.seen import Seen
 
 FEW = 3
 """Rows of Glaive that may begin with the same user turn: the same few requests come hundreds of times."""
@@ -51,7 +51,7 @@ class Dataset:
     """One published row schema and how its rows become prompts.
 
     `columns` are those that a source must have, `more` those that are read where they are there; `defaults` the
-    features (by `pipeline.audit.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools
+    features (by `features.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools
     go out; `page` its page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same
     `opening`; `gather` joins rows before they are adapted.
     """

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.gate import Job, Kind
-from pipeline.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
+from pipeline.gate.gate import Job, Kind
 from pipeline.records import Evidence, Json
-from pipeline.shards import SCHEMA
+from pipeline.shards.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
+from pipeline.shards.shards import SCHEMA
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -1,0 +1,1 @@
+"""Text and token ids of each model family, both ways."""

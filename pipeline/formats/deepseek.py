@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.chat_template import load_template
+from pipeline.formats.format import Opener
+from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import calls_of, content_of, role_of, unsupported
-from pipeline.formats.parts import Opener
 from pipeline.formats.tagged import Dialect, Grammar, TaggedFormat
-from pipeline.formats.template import load_template
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
-from pipeline.tokenizers import Tokenizer
 
 BEGIN, END = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"

@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from pipeline.formats.chat_template import load_template
 from pipeline.formats.deepseek import ASSISTANT, BEGIN, END, THINK, THINK_CLOSE, USER
-from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.format import Opener
+from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import calls_of, content_of, reasoning_of, role_of, unsupported, written
-from pipeline.formats.parts import Opener
 from pipeline.formats.tagged import Dialect, Grammar, TaggedFormat
-from pipeline.formats.template import load_template
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
-from pipeline.tokenizers import Tokenizer
 
 DSML: Final = "｜DSML｜"
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.chat_template import load_template
+from pipeline.formats.format import Opener
+from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import (
     calls_of,
     content_of,
@@ -21,11 +23,9 @@ from pipeline.formats.messages import (
     with_parsed_arguments,
     written,
 )
-from pipeline.formats.parts import Opener
 from pipeline.formats.tagged import Dialect, Grammar, TaggedFormat
-from pipeline.formats.template import load_template
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
-from pipeline.tokenizers import Tokenizer
 
 SYSTEM, USER, ASSISTANT, OBSERVATION = "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"
 THINK, THINK_CLOSE = "<think>", "</think>"

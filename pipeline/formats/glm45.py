@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from pipeline.formats.chat_template import load_template
+from pipeline.formats.format import Opener
 from pipeline.formats.glm import (
     ASSISTANT,
     CALL,
@@ -32,13 +34,11 @@ from pipeline.formats.glm import (
     asked,
     text_of,
 )
-from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import calls_of, reasoning_of, role_of, unsupported, written
-from pipeline.formats.parts import Opener
 from pipeline.formats.tagged import Dialect, TaggedFormat
-from pipeline.formats.template import load_template
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import JsonObject, Prompt
-from pipeline.tokenizers import Tokenizer
 
 NO_THINK: Final = "/nothink"
 

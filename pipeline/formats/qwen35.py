@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pipeline.formats.kimi_tokens import Piece
+from pipeline.formats.chat_template import load_template
+from pipeline.formats.format import Opener
+from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import (
     calls_of,
     content_of,
@@ -19,7 +21,6 @@ from pipeline.formats.messages import (
     with_parsed_arguments,
     written,
 )
-from pipeline.formats.parts import Opener
 from pipeline.formats.qwen import (
     CALL,
     CALL_CLOSE,
@@ -32,9 +33,8 @@ from pipeline.formats.qwen import (
     THINK_CLOSE,
 )
 from pipeline.formats.tagged import Dialect, TaggedFormat
-from pipeline.formats.template import load_template
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
-from pipeline.tokenizers import Tokenizer
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _FORMAT: Final = (

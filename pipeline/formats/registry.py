@@ -16,9 +16,13 @@ from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
 
-from pipeline.formats import deepseek, deepseek_v32, glm, glm45, harmony, kimi, kimi_variants, qwen, qwen35
-from pipeline.formats.parts import Format
-from pipeline.tokenizer_json import (
+from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats.format import Format
+from pipeline.formats.harmony import format as harmony
+from pipeline.formats.kimi import format as kimi
+from pipeline.formats.kimi import releases as kimi_variants
+from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
+from pipeline.formats.tokenizer_json import (
     DEEPSEEK_R1_SHA256,
     DEEPSEEK_V31_SHA256,
     DEEPSEEK_V32_SHA256,
@@ -29,7 +33,6 @@ from pipeline.tokenizer_json import (
     QWEN_35_SHA256,
     load_tokenizer_json,
 )
-from pipeline.tokenizers import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_SHA256 = "6cdee0cf780e0e80dfd7eba76ee001892b8e613d97a9b83ab2dff2197f0f5009"

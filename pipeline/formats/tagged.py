@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from pipeline.formats.kimi_tokens import Piece, encode_pieces
-from pipeline.formats.parts import Assembled, Opener, Parts, end_ids, ending, opened, opening
-from pipeline.formats.template import ChatTemplate
+from pipeline.formats.chat_template import ChatTemplate
+from pipeline.formats.format import Assembled, Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.kimi.tokens import Piece, encode_pieces
+from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
-from pipeline.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

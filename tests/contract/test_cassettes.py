@@ -16,21 +16,21 @@ import openai
 import pytest
 from vcr.errors import CannotOverwriteExistingCassetteException
 
-from harness.cassette_cases import CASES, case_of, names, request_of
-from harness.cassette_file import Cassette, CassetteError, dump_cassette, leaks, parse_cassette, read_cassette
-from harness.cassette_fixture import OpenCassette, cassette
-from harness.cassettes import EMULATOR_URL, replaying
-from harness.roundtrips import read, true_fingerprint
-from harness.staleness import cassette_paths, emulator_digests, stale_emulator
-from pipeline.audit import features_of
-from pipeline.engines.openrouter import OpenRouter, encode_body
-from pipeline.formats.parts import Format
+from harness.cassettes.cassette import Cassette, CassetteError, dump_cassette, leaks, parse_cassette, read_cassette
+from harness.cassettes.cassette_cases import CASES, case_of, names, request_of
+from harness.cassettes.cassette_fixture import OpenCassette, cassette
+from harness.cassettes.replay import EMULATOR_URL, replaying
+from harness.cassettes.staleness import cassette_paths, emulator_digests, stale_emulator
+from harness.views.roundtrip import read, true_fingerprint
+from pipeline.base.paths import ROOT
+from pipeline.datasets.features import features_of
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
-from pipeline.reconstruct import Asked, reconstruct
+from pipeline.formats.tokenizer import load_tokenizer
+from pipeline.generation.engines.openrouter import OpenRouter, encode_body
+from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, fingerprint_of
+from pipeline.proof.reconstruct import Asked, reconstruct
 from pipeline.records import Completion, Evidence, Reason, Refusal
-from pipeline.routes import Fingerprint, committed_fingerprints, fingerprint_of
-from pipeline.state import ROOT
-from pipeline.tokenizers import load_tokenizer
 
 __all__ = ["cassette"]
 

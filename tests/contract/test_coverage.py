@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.trees import CLEAN, NOW, Tree, small_tree
-from pipeline import gate
-from pipeline.coverage import audited, cover_of, lacks, needed, uncovered
+from harness.fixtures.trees import CLEAN, NOW, Tree, small_tree
+from pipeline.base.prompts import RefusedLine
 from pipeline.formats.registry import open_format
-from pipeline.plan import Plan
-from pipeline.prompts import RefusedLine
+from pipeline.gate import gate
+from pipeline.generation.coverage import audited, cover_of, lacks, needed, uncovered
+from pipeline.generation.plan import Plan
 from pipeline.records import Json, Prompt, Reason, Route, Sampling, ToolMode
 
 pytestmark = pytest.mark.contract

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from harness.engines.agreement import MOST, PROMPTS, asks
-from harness.engines.golden_run import FOLDER, WEIGHTS, prompts_sha256
-from harness.engines.golden_set import GoldenSet, Verdict, compare, read
-from pipeline.engine_goldens import KNOWN, stale
+from harness.goldens.engine_run import FOLDER, WEIGHTS, prompts_sha256
+from harness.goldens.engine_sets import GoldenSet, Verdict, compare, read
+from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
-from pipeline.plan import weights_sha256
-from pipeline.state import ROOT
+from pipeline.gate.engine_goldens import KNOWN, stale
+from pipeline.generation.plan import weights_sha256
 
 pytestmark = pytest.mark.contract
 

@@ -7,15 +7,15 @@ from functools import cache
 import pytest
 
 from harness.engines.stand_in import Name, answered
-from harness.golden_cases import GOLDENS
-from harness.golden_record import Golden, read_golden
-from harness.goldens import golden_path
-from pipeline.engines.generation import Generation, complete
-from pipeline.engines.served import DIALECTS
-from pipeline.engines.serving import Ask, checked
-from pipeline.formats.parts import Format, end_ids
+from harness.goldens.cases import GOLDENS
+from harness.goldens.extension import golden_path
+from harness.goldens.golden import Golden, read_golden
+from pipeline.formats.format import Format, end_ids
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import Asked, reconstruct
+from pipeline.generation.engines.output import Generation, complete
+from pipeline.generation.engines.served import DIALECTS
+from pipeline.generation.engines.server import Ask, checked
+from pipeline.proof.reconstruct import Asked, reconstruct
 from pipeline.records import Evidence, Reason, Refusal, Sampling, TokenRow
 
 pytestmark = pytest.mark.contract

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.trees import NOW, Tree, small_tree
-from pipeline.attested import Scope
+from harness.fixtures.trees import NOW, Tree, small_tree
+from pipeline.gate.attestation import Scope
 
 pytestmark = pytest.mark.contract
 
@@ -122,7 +122,7 @@ PROCESSES: dict[str, object] = {
     "isolated": False,
     "fresh_bytecode": False,
     "pythonpath": "/shadow",
-    "modules": {"pipeline.gate": "/elsewhere/pipeline/gate.py"},
+    "modules": {"pipeline.gate.gate": "/elsewhere/pipeline/gate/gate.py"},
     "distributions": (("tiktoken", "0.13.0"),),
 }
 

@@ -12,19 +12,19 @@ from functools import cache
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from harness.golden_answer import Answer
-from harness.golden_cases import GOLDENS, SMALL
-from harness.golden_record import SUFFIX, Golden, dump_golden, parse_golden, read_golden, tokens_of
-from harness.goldens import FOLDER, TokenGolden, golden_path
-from harness.roundtrips import Trip, send, trips, true_fingerprint
-from harness.staleness import TOKENIZER, WEIGHTS, other_pins
-from pipeline.digests import file_sha256
-from pipeline.formats.parts import Format
+from harness.cassettes.staleness import TOKENIZER, WEIGHTS, other_pins
+from harness.goldens.cases import GOLDENS, SMALL
+from harness.goldens.extension import FOLDER, TokenGolden, golden_path
+from harness.goldens.golden import SUFFIX, Golden, dump_golden, parse_golden, read_golden, tokens_of
+from harness.goldens.golden_answer import Answer
+from harness.views.roundtrip import Trip, send, trips, true_fingerprint
+from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.gate.digests import file_sha256
+from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Evidence, Reason, Refusal, SpanKind, TokenRow
-from pipeline.routes import Fingerprint, committed_fingerprints
-from pipeline.state import ROOT
 
 pytestmark = pytest.mark.contract
 

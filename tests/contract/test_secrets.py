@@ -20,25 +20,25 @@ from pathlib import Path
 import anyio
 import pytest
 
-from harness.cassette_file import Cassette, Interaction, Provenance, dump_cassette
-from harness.cassettes import recording
+from harness.cassettes.cassette import Cassette, Interaction, Provenance, dump_cassette
+from harness.cassettes.replay import recording
 from harness.emulator.account import Account
-from harness.emulator.offers import MODEL, endpoint_entries
-from harness.emulator.rehearsal import World, byte_format, make_world, prompt_line
-from harness.load_peer import canned
-from harness.load_sides import whole_run
-from harness.peer import peering, response
-from pipeline.asking import StopError
-from pipeline.breaker import Sign
-from pipeline.engines.openrouter import KEY_VARIABLE, KeyMissingError, NoAnswerError, open_client
-from pipeline.ledger import Answered, Ledger, Request, State, listing
-from pipeline.ledger_cli import document
-from pipeline.plan import Patience, Plan, Watch
-from pipeline.prompts import prompt_of
+from harness.emulator.catalog import MODEL, endpoint_entries
+from harness.fixtures.canned_peer import canned
+from harness.fixtures.raw_peer import peering, response
+from harness.fixtures.runs import World, byte_format, make_world, prompt_line
+from harness.measures.load.sides import whole_run
+from pipeline.base.prompts import prompt_of
+from pipeline.cli.ledger import document
+from pipeline.cli.report import print_summary, progress
+from pipeline.generation.breaker import Sign
+from pipeline.generation.engines.openrouter import KEY_VARIABLE, KeyMissingError, NoAnswerError, open_client
+from pipeline.generation.ledger import Answered, Ledger, Request, State, listing
+from pipeline.generation.ledger_writer import spill
+from pipeline.generation.paid_client import StopError
+from pipeline.generation.plan import Patience, Plan, Watch
+from pipeline.generation.summary import Summary
 from pipeline.records import Json, Route
-from pipeline.report import print_summary, progress
-from pipeline.scribe import spill
-from pipeline.summary import Summary
 
 pytestmark = pytest.mark.contract
 

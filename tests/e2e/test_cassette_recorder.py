@@ -1,4 +1,4 @@
-"""`python -m harness.cassettes record`: a real emulator over a real socket, and one sentence where it cannot. Torch."""
+"""`python -m harness cassettes record`: a real emulator over a real socket, and one sentence where it cannot. Torch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cassette_file import read_cassette
-from harness.cassette_recorder import main
-from harness.cassettes import EMULATOR_URL
-from harness.staleness import emulator_digests, stale_emulator
-from pipeline.state import ROOT
+from harness.cassettes.cassette import read_cassette
+from harness.cassettes.record import main
+from harness.cassettes.replay import EMULATOR_URL
+from harness.cassettes.staleness import emulator_digests, stale_emulator
+from pipeline.base.paths import ROOT
 
 NAME = "emulator/chutes/content_only"
 

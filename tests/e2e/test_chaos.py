@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.chaos_checks import check
-from harness.emulator.rehearsal import World, byte_format, emulating, make_world, pool, prompt_line
-from pipeline.hosted import sample_id
-from pipeline.prompts import prompt_of
-from pipeline.state import ROOT
+from harness.fixtures.runs import World, byte_format, emulating, make_world, pool, prompt_line
+from harness.measures.chaos.checks import check
+from pipeline.base.paths import ROOT
+from pipeline.base.prompts import prompt_of
+from pipeline.generation.backends.hosted import sample_id
 
 ROWS = 6
 
 
 def test_runs_behind_a_bad_wire_that_are_killed_lose_nothing_and_pay_nothing_twice() -> None:
-    command = [sys.executable, "-m", "harness.chaos", "--runs", "3", "--prompts", "60", "--seed", "1"]
+    command = [sys.executable, "-m", "harness", "chaos", "--runs", "3", "--prompts", "60", "--seed", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
     lines = done.stdout.splitlines()

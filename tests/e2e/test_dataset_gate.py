@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.copies import Copy, make_copy
-from harness.emulator.rehearsal import World, emulating, pool
+from harness.fixtures.copies import Copy, make_copy
+from harness.fixtures.runs import World, emulating, pool
 from pipeline.formats.registry import open_format
-from pipeline.ledger import canonical
+from pipeline.generation.ledger import canonical
 
 CONTRACT = """
 import pytest
@@ -43,7 +43,7 @@ B4 = [
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     made = make_copy(tmp_path_factory.mktemp("copy"))
     (made.root / "tests" / "contract" / "test_route.py").write_text(CONTRACT)
-    made.run("-m", "harness.required", "--write")
+    made.run("-m", "harness", "required", "--write")
     done = made.contract()
     assert 0 == done.returncode, done.stdout + done.stderr
     return made

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.answers import Ask, PoolAnswerer, ResegmentAnswerer, Sampled
-from harness.emulator.oracle import OracleEntry
+from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.trial import emulating
 from harness.tiny_target.vocabulary import write_vocabulary
-from pipeline.engines.openrouter import OpenRouter, encode_body
-from pipeline.engines.request import request_body
-from pipeline.formats.parts import Format
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
-from pipeline.reconstruct import reconstruct
+from pipeline.formats.tokenizer import Tokenizer, load_tokenizer
+from pipeline.generation.engines.openrouter import OpenRouter, encode_body
+from pipeline.generation.engines.request import request_body
+from pipeline.proof.reconstruct import reconstruct
+from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Evidence, Ids, JsonObject, Prompt, Route, Sampling, TokenRow, ToolMode
-from pipeline.tokenizers import Tokenizer, load_tokenizer
-from pipeline.wire import completion_of_json, completion_of_sse
 
 MODEL = "drafter-gate/tiny-kimi"
 MERGED = [b"wo", b"Tw", b" t", b"an", b"nd", b" a", b"ur", b"ou", b" f", b" i", b"is"]

@@ -1,4 +1,4 @@
-"""`python -m harness.emulator` as a process: its one line, its exit codes, its errors. Needs starlette, no torch."""
+"""`python -m harness emulator` as a process: its one line, its exit codes, its errors. Needs starlette, no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from harness.emulator.oracle import read_oracle
+from harness.emulator.oracle_log import read_oracle
 from harness.tiny_target.vocabulary import write_vocabulary
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def weights(tmp_path: Path) -> Path:
 
 def command(weights: Path, *more: str) -> list[str]:
     pool = str(weights / "pool.jsonl")
-    return [sys.executable, "-m", "harness.emulator", "--weights", str(weights), "--pool", pool, *more]
+    return [sys.executable, "-m", "harness", "emulator", "--weights", str(weights), "--pool", pool, *more]
 
 
 @contextlib.contextmanager

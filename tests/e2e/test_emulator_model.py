@@ -12,12 +12,14 @@ import pytest
 
 from harness.emulator.answers import local_answerer
 from harness.emulator.trial import Trial, emulating
-from pipeline.engines.openrouter import OpenRouter, encode_body
-from pipeline.engines.request import request_body
-from pipeline.formats.parts import Format
+from pipeline.base.prompts import prompt_of
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
-from pipeline.prompts import prompt_of
-from pipeline.reconstruct import reconstruct
+from pipeline.formats.tokenizer import load_tokenizer
+from pipeline.generation.engines.openrouter import OpenRouter, encode_body
+from pipeline.generation.engines.request import request_body
+from pipeline.proof.reconstruct import reconstruct
+from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import (
     Completion,
     Evidence,
@@ -30,8 +32,6 @@ from pipeline.records import (
     TokenRow,
     ToolMode,
 )
-from pipeline.tokenizers import load_tokenizer
-from pipeline.wire import completion_of_json, completion_of_sse
 
 TINY = Path(__file__).parents[2] / "harness" / "tiny_target"
 MODEL = "drafter-gate/tiny-kimi"

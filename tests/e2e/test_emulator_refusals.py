@@ -19,12 +19,12 @@ from harness.emulator.answers import Ask, PoolAnswerer, Sampled
 from harness.emulator.faults import Faults
 from harness.emulator.trial import Terms, emulating
 from harness.tiny_target.vocabulary import write_vocabulary
-from pipeline.engines.catalog import CatalogError, fetch_endpoint, fetch_generation, fetch_key, fetch_models
-from pipeline.engines.openrouter import OpenRouter
-from pipeline.formats.parts import Format
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
+from pipeline.formats.tokenizer import load_tokenizer
+from pipeline.generation.engines.catalog import CatalogError, fetch_endpoint, fetch_generation, fetch_key, fetch_models
+from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.records import Ids, JsonObject, Prompt, Route
-from pipeline.tokenizers import load_tokenizer
 
 MODEL = "drafter-gate/tiny-kimi"
 PROVIDERS = ["SiliconFlow", "Chutes", "AtlasCloud"]

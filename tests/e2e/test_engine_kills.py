@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.kills import VICTIMS, Engine, Found, trial
 from harness.engines.settings import Name, Start
-from pipeline.state import ROOT
+from harness.measures.engines.kills import VICTIMS, Engine, Found, trial
+from pipeline.base.paths import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="engines are kept on Linux alone")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.drafter_samples import TOKENIZER, row, run_folder
+from harness.fixtures.drafters import TOKENIZER, row, run_folder
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.cli import main
+from pipeline.cli.main import main
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.records import Evidence
 

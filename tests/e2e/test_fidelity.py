@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import fidelity, fingerprints
-from harness.needless import needless
-from harness.roundtrips import trips
-from harness.survey import questions
+from harness.emulator.survey import questions
+from harness.measures import fidelity, fingerprints
+from harness.measures.needless import needless
+from harness.views.roundtrip import trips
 from pipeline.formats.registry import open_format
 from pipeline.records import Evidence, Refusal, TokenRow
 

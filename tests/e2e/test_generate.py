@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.answers import Ask, PoolAnswerer, Sampled
-from harness.emulator.rehearsal import (
+from harness.fixtures.runs import (
     MODEL,
     ROWS,
     SlowAnswerer,
@@ -20,16 +20,16 @@ from harness.emulator.rehearsal import (
     pool,
     prompt_line,
 )
-from harness.views import PROFILES
-from pipeline.breaker import Sign
-from pipeline.formats.parts import Format
+from harness.views.view import PROFILES
+from pipeline.base.money import pico
+from pipeline.base.paths import ROOT
+from pipeline.base.prompts import prompt_of
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
-from pipeline.ledger import Ledger, State
-from pipeline.money import pico
-from pipeline.plan import Watch
-from pipeline.prompts import prompt_of
+from pipeline.generation.breaker import Sign
+from pipeline.generation.ledger import Ledger, State
+from pipeline.generation.plan import Watch
 from pipeline.records import Route, Sampling
-from pipeline.state import ROOT
 
 
 @pytest.fixture(scope="module")

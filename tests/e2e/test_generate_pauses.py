@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.faults import Faults
-from harness.emulator.rehearsal import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
-from harness.trips import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
-from pipeline.asking import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
-from pipeline.breaker import CANARIES, Sign
-from pipeline.eventlog import EVENTS
-from pipeline.formats.parts import Format
-from pipeline.money import pico
-from pipeline.plan import Watch
-from pipeline.summary import Summary
+from harness.fixtures.runs import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
+from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
+from pipeline.base.money import pico
+from pipeline.formats.format import Format
+from pipeline.generation.breaker import CANARIES, Sign
+from pipeline.generation.eventlog import EVENTS
+from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
+from pipeline.generation.plan import Watch
+from pipeline.generation.summary import Summary
 
 ROWS = 300
 

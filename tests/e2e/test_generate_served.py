@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from harness.emulator.rehearsal import MODEL, ROWS, World, make_world, prompt_line
 from harness.engines.stand_in import Name, StandIn, standing_in
-from pipeline.asking import BUDGET_SPENT, TRIPPED, StopError
-from pipeline.formats.parts import Format
+from harness.fixtures.runs import MODEL, ROWS, World, make_world, prompt_line
+from pipeline.base.paths import ROOT
+from pipeline.base.prompts import prompt_of
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
-from pipeline.plan import Caps, Patience, Plan, weights_sha256
-from pipeline.prompts import prompt_of
+from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, StopError
+from pipeline.generation.plan import Caps, Patience, Plan, weights_sha256
 from pipeline.records import Route, Sampling
-from pipeline.state import ROOT
 
 NAMES: tuple[Name, ...] = ("sglang", "vllm")
 WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"

@@ -17,14 +17,14 @@ import pytest
 from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
 from harness.emulator.faults import Faults
-from harness.emulator.rehearsal import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
-from pipeline.breaker import Sign
-from pipeline.engines.openrouter import OpenRouter
-from pipeline.formats.parts import Format
-from pipeline.ledger import Ledger
-from pipeline.money import pico
-from pipeline.plan import Patience, Watch
-from pipeline.reconcile import Found, reconcile
+from harness.fixtures.runs import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
+from pipeline.base.money import pico
+from pipeline.formats.format import Format
+from pipeline.generation.breaker import Sign
+from pipeline.generation.engines.openrouter import OpenRouter
+from pipeline.generation.ledger import Ledger
+from pipeline.generation.plan import Patience, Watch
+from pipeline.generation.reconcile import Found, reconcile
 from pipeline.records import Sampling
 
 

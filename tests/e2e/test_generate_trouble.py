@@ -15,7 +15,8 @@ import pytest
 
 from harness.emulator.errors import ApiError
 from harness.emulator.faults import Faults
-from harness.emulator.rehearsal import (
+from harness.emulator.request import ChatRequest
+from harness.fixtures.runs import (
     MODEL,
     ROWS,
     SlowAnswerer,
@@ -27,17 +28,16 @@ from harness.emulator.rehearsal import (
     prompt_line,
     sample_ids,
 )
-from harness.emulator.request import ChatRequest
-from pipeline.asking import StopError
-from pipeline.beforehand import require_fingerprint
-from pipeline.breaker import Sign
-from pipeline.formats.parts import Format
-from pipeline.ledger import Ledger
-from pipeline.manifest import hold
-from pipeline.money import pico
-from pipeline.plan import Patience, Watch
-from pipeline.reconstruct import reconstruct
+from pipeline.base.money import pico
+from pipeline.formats.format import Format
+from pipeline.generation.breaker import Sign
+from pipeline.generation.ledger import Ledger
+from pipeline.generation.paid_client import StopError
+from pipeline.generation.plan import Patience, Watch
+from pipeline.generation.preflight import require_fingerprint
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
+from pipeline.shards.manifest import hold
 
 HASTY = Patience(first=0.01, longest=0.05)
 
@@ -267,7 +267,7 @@ def test_an_answer_that_the_program_stumbles_over_is_one_refused_row_and_kept(
             raise ZeroDivisionError("halves of nothing")
         return reconstruct(prompt, *rest)
 
-    monkeypatch.setattr("pipeline.generate.reconstruct", stumbling)
+    monkeypatch.setattr("pipeline.generation.generate.reconstruct", stumbling)
     with emulating(world, pool(world.fmt)) as live:
         first = live.run()
         second = live.run()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.golden_cases import SMALL
-from harness.golden_record import GoldenToken, dump_golden, read_golden
-from harness.goldens import golden_path, main
+from harness.goldens.cases import SMALL
+from harness.goldens.extension import golden_path, main
+from harness.goldens.golden import GoldenToken, dump_golden, read_golden
 
 
 def test_the_small_set_regenerates(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,11 @@ import re
 import subprocess
 import sys
 
-from pipeline.state import ROOT
+from pipeline.base.paths import ROOT
 
 
 def load(*arguments: str) -> list[str]:
-    command = [sys.executable, "-m", "harness.load", *arguments]
+    command = [sys.executable, "-m", "harness", "load", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 1), done.stderr  # 1: an aim is missed, which a busy machine may
     assert "Traceback" not in done.stderr

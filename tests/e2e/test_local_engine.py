@@ -9,14 +9,14 @@ import torch
 
 from harness.tiny_target.prompts import PROMPTS
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.engines.generation import Generation, complete
-from pipeline.engines.local import EngineError, LocalEngine, load_engine
-from pipeline.formats.parts import Format
+from pipeline.base.prompts import read_prompts
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
-from pipeline.prompts import read_prompts
-from pipeline.reconstruct import reconstruct
+from pipeline.formats.tokenizer import load_tokenizer
+from pipeline.generation.engines.local import EngineError, LocalEngine, load_engine
+from pipeline.generation.engines.output import Generation, complete
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Evidence, Ids, Prompt, Sampling, TokenRow
-from pipeline.tokenizers import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -14,26 +14,26 @@ import pytest
 
 from harness.emulator.account import RateLimit
 from harness.emulator.answers import PoolAnswerer
-from harness.emulator.rehearsal import MODEL, SlowAnswerer, silent
 from harness.emulator.trial import Terms
-from harness.fingerprint_changes import as_asked, learned_from
-from harness.known_answers import known_answer, known_pool
-from harness.live import main as live
-from harness.probe_rehearsal import COMMITTED, FMT, PAID, Shop, opened
-from pipeline.asking import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
-from pipeline.engines.openrouter import KEY_VARIABLE, encode_body
-from pipeline.gate import Kind
-from pipeline.generate import run_generation
-from pipeline.learning.exchanges import Exchange, read_exchanges
-from pipeline.ledger import Ledger, Request, exchanged
-from pipeline.manifest import run_of
-from pipeline.money import pico, usd_text
-from pipeline.plan import Patience
-from pipeline.probe_cli import report
-from pipeline.probing import run_probe
+from harness.fixtures.runs import MODEL, SlowAnswerer, silent
+from harness.live.__main__ import main as live
+from harness.live.fingerprint_diff import as_asked, learned_from
+from harness.live.known_answers import known_answer, known_pool
+from harness.live.rehearsal import COMMITTED, FMT, PAID, Shop, opened
+from pipeline.base.money import pico, usd_text
+from pipeline.cli.probe import report
+from pipeline.fingerprints.exchanges import Exchange, read_exchanges
+from pipeline.gate.gate import Kind
+from pipeline.generation.engines.openrouter import KEY_VARIABLE, encode_body
+from pipeline.generation.generate import run_generation
+from pipeline.generation.ledger import Ledger, Request, exchanged
+from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
+from pipeline.generation.plan import Patience
+from pipeline.generation.probe.probe import run_probe
+from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Json
-from pipeline.routes import TraitName
-from pipeline.wire import completion_of_json, completion_of_sse
+from pipeline.shards.manifest import run_of
 
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
 

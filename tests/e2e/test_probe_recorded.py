@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cassette_file import read_cassette
-from harness.copies import Copy, make_copy
-from harness.emulator.rehearsal import MODEL
-from harness.live import main as live
-from harness.live_suite import read_table, rebuilt
-from harness.probe_rehearsal import COMMITTED, PAID, Shop, opened
-from pipeline.attested import AttestationError, read_attestation, trusted_keys
-from pipeline.engines.openrouter import KEY_VARIABLE
-from pipeline.gate import PROBES
-from pipeline.state import ROOT
+from harness.cassettes.cassette import read_cassette
+from harness.fixtures.copies import Copy, make_copy
+from harness.fixtures.runs import MODEL
+from harness.live.__main__ import main as live
+from harness.live.rehearsal import COMMITTED, PAID, Shop, opened
+from harness.live.suite import read_table, rebuilt
+from pipeline.base.paths import ROOT
+from pipeline.gate.attestation import AttestationError, read_attestation, trusted_keys
+from pipeline.gate.gate import PROBES
+from pipeline.generation.engines.openrouter import KEY_VARIABLE
 
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
 
@@ -126,7 +126,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Copy:
     for name in ("cassettes/live", "tests/contract/live", "goldens/fingerprints"):
         shutil.copytree(recorded / name, made.root / name, dirs_exist_ok=True)
     shutil.copy2(ROOT / PROBES, made.root / PROBES)
-    made.run("-m", "harness.required", "--write")
+    made.run("-m", "harness", "required", "--write")
     done = made.contract()
     assert 0 == done.returncode, done.stdout + done.stderr
     return made

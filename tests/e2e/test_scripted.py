@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from harness.engine_cassettes import PAD, SPAN
-from harness.scripted import write_scripted
-from harness.scripts import SCRIPTS
+from harness.engines.cassettes import PAD, SPAN
+from harness.engines.scripted_model import write_scripted
+from harness.engines.scripts import SCRIPTS
 from pipeline.formats.registry import load_format
-from pipeline.tokenizers import load_tokenizer
+from pipeline.formats.tokenizer import load_tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

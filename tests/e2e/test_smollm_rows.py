@@ -9,18 +9,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness import smollm_rows
-from harness.asked import Question
-from harness.smollm_rows import Model, make_rows, open_model
+from harness.measures.drafter import smollm_rows
+from harness.measures.drafter.questions import Question
+from harness.measures.drafter.smollm_rows import Model, make_rows, open_model
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.row_folders import job_of
 from pipeline.drafter.rows import read_rows
-from pipeline.drafter.target_files import target_facts
+from pipeline.drafter.target.files import target_facts
 from pipeline.formats.registry import open_format
-from pipeline.gate import Job, Kind
-from pipeline.manifest import ManifestError, Session
-from pipeline.merge_inputs import read_inputs
+from pipeline.gate.gate import Job, Kind
 from pipeline.records import Prompt, Sampling
+from pipeline.shards.manifest import ManifestError, Session
+from pipeline.shards.merge_inputs import read_inputs
 
 TREE = {"pipeline/": "1"}
 GREEDY = Sampling(0.0, 24, 0)

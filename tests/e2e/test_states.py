@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.copies import Copy, make_copy
-from harness.drafter_samples import row, run_folder
+from harness.fixtures.copies import Copy, make_copy
+from harness.fixtures.drafters import row, run_folder
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.drafter.state_shards import StateStore
+from pipeline.drafter.states.shards import StateStore
 from pipeline.formats.registry import TINY_SHA256
 
 ROWS = 400

@@ -15,12 +15,12 @@ from harness.tiny_target.layout import answer_ids, texts
 from harness.tiny_target.prompts import PROMPTS
 from harness.tiny_target.provenance import WEIGHTS, file_hashes
 from harness.tiny_target.words import Split
-from pipeline.formats.kimi import declare_tools
-from pipeline.formats.parts import Format
+from pipeline.base.prompts import read_prompts
+from pipeline.formats.format import Format
+from pipeline.formats.kimi.format import declare_tools
 from pipeline.formats.registry import load_format
-from pipeline.prompts import read_prompts
+from pipeline.formats.tokenizer import load_tokenizer
 from pipeline.records import Prompt
-from pipeline.tokenizers import load_tokenizer
 
 
 @pytest.fixture(scope="module")

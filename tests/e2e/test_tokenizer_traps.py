@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.tokenizer_json import load_tokenizer_json
-from pipeline.tokenizers import Tokenizer, load_tokenizer
+from pipeline.formats.tokenizer import Tokenizer, load_tokenizer
+from pipeline.formats.tokenizer_json import load_tokenizer_json
 
 TEXTS = (
     "He doesn't know, WE'LL see.",

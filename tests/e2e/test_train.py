@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.copies import Copy, make_copy
-from harness.drafter_samples import row, run_folder, small_llama
+from harness.fixtures.copies import Copy, make_copy
+from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.training import Trainer, curve, final_tensors, same_bits
 from harness.tiny_target.provenance import WEIGHTS
-from harness.trained import Trainer, curve, final_tensors, same_bits
-from pipeline.drafter.checkpoints import all_of, newest
-from pipeline.drafter.metrics import read_metrics
+from pipeline.drafter.training.checkpoints import all_of, newest
+from pipeline.drafter.training.metrics import read_metrics
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.records import Evidence
 

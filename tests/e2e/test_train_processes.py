@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.copies import Copy, make_copy
-from harness.drafter_samples import row, run_folder
+from harness.fixtures.copies import Copy, make_copy
+from harness.fixtures.drafters import row, run_folder
+from harness.fixtures.training import Trainer, curve, farthest, final_tensors, losses, same_bits
 from harness.tiny_target.provenance import WEIGHTS
-from harness.trained import Trainer, curve, farthest, final_tensors, losses, same_bits
 from pipeline.formats.registry import TINY_SHA256
 
 GIVEN = [row(f"r{n:02d}", [768, n + 1, 5], [n % 90, 3, *range(n % 7, 12 + n % 31), 770]) for n in range(21)]

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from pipeline.datasets.candidates import Sieve
+from pipeline.datasets.decontaminate import grams_of
 from pipeline.datasets.evaluations import asked_in
 from pipeline.datasets.lengths import Target
-from pipeline.datasets.ngrams import grams_of
 from pipeline.datasets.registry import DATASETS
-from pipeline.formats.parts import Format
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import pytest
 
-from harness.dataset_rows import adapted
+from harness.fixtures.dataset_rows import adapted
 from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.preparing import Preparation, Selection
+from pipeline.datasets.prepare import Preparation, Selection
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 

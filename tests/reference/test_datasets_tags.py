@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from harness.dataset_rows import adapted
-from pipeline.datasets import glaive, sweagent
+from harness.fixtures.dataset_rows import adapted
+from pipeline.datasets.adapters import glaive, sweagent
 from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.preparing import Preparation, Selection
+from pipeline.datasets.prepare import Preparation, Selection
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from harness.drafting_samples import drawn_drafter
-from harness.lossless import tiny_questions
+from harness.fixtures.drafting_samples import drawn_drafter
+from harness.measures.drafter.lossless import tiny_questions
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.drafter.drafting import DrafterDrafting
-from pipeline.drafter.export import export, load_drafter
-from pipeline.drafter.hidden_states import load_target
-from pipeline.drafter.speculation import Limits, speculate
-from pipeline.drafter.trees import parse_shape
-from pipeline.drafter.verifying import Verifier
+from pipeline.drafter.decoding.drafting import DrafterDrafting
+from pipeline.drafter.decoding.speculate import Limits, speculate
+from pipeline.drafter.decoding.trees import parse_shape
+from pipeline.drafter.decoding.verify import Verifier
+from pipeline.drafter.export.serving import export, load_drafter
+from pipeline.drafter.target.hidden_states import load_target
 
 VLLM = os.environ.get("DRAFTER_GATE_VLLM")
 END, TOKENS, DEPTH = 770, 40, 4

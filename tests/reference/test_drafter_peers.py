@@ -16,14 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.drafting_samples import drawn_drafter
+from harness.fixtures.drafting_samples import drawn_drafter
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.drafter.export import export
-from pipeline.drafter.hidden_states import Target, load_target
-from pipeline.drafter.model import Drafter
+from pipeline.drafter.export.serving import export
+from pipeline.drafter.export.speculators import from_speculators, to_speculators
+from pipeline.drafter.export.training_inputs import hash_of, write_inputs
+from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.rows import TrainingRow
-from pipeline.drafter.speculators_format import from_speculators, to_speculators
-from pipeline.drafter.training_inputs import hash_of, write_inputs
+from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.records import Evidence
 
 PEERS = os.environ.get("DRAFTER_GATE_PEERS")

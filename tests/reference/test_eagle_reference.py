@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.drafter.config import DrafterConfig
-from pipeline.drafter.draft_vocabulary import DraftVocabulary
-from pipeline.drafter.losses import teacher_of
-from pipeline.drafter.masks import MaskMode, counts, scales
-from pipeline.drafter.model import Drafter
-from pipeline.drafter.packing import Batch
+from pipeline.drafter.model.config import DrafterConfig
+from pipeline.drafter.model.draft_vocabulary import DraftVocabulary
+from pipeline.drafter.model.loss import teacher_of
+from pipeline.drafter.model.masks import MaskMode, counts, scales
+from pipeline.drafter.model.model import Drafter
+from pipeline.drafter.training.packing import Batch
 
 TOLERANCE = 1e-5
 

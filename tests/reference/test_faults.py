@@ -21,20 +21,20 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 TESTED: Mapping[str, str] = {
-    "F094": "tests/unit/pipeline/test_family_renderings.py"
+    "F094": "tests/unit/pipeline/formats/test_family_renderings.py"
     "::test_a_prompt_is_rendered_as_the_models_own_template_renders_it",
-    "F112": "tests/unit/pipeline/test_openrouter.py::test_an_error_status_is_an_answer_and_is_asked_once",
+    "F112": "tests/unit/pipeline/generation/engines/test_openrouter.py::test_an_error_status_is_an_answer_and_is_asked_once",
     "F114": "tests/e2e/test_generate_stops.py::test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk",
     "F116": "tests/e2e/test_generate_stops.py"
     "::test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_rest",
     "F118": "tests/contract/test_cassettes.py::test_cassette_is_scrubbed",
-    "F119": "tests/unit/harness/test_scrub.py::test_only_listed_headers_are_kept_whatever_their_case",
-    "F120": "tests/unit/harness/test_cassettes.py::test_what_must_not_be_saved_is_not",
-    "F121": "tests/unit/pipeline/test_stream.py::test_bytes_cut_anywhere_say_the_same",
-    "F122": "tests/unit/harness/test_cassettes.py::test_a_recording_answers_once",
-    "F123": "tests/unit/harness/test_goldens.py::test_goldens_without_a_case_are_removed",
-    "F124": "tests/unit/harness/test_goldens.py::test_any_golden_writes_itself_again",
-    "F125": "tests/unit/harness/test_plugin.py::test_workers_outcomes_reach_the_controller",
+    "F119": "tests/unit/harness/cassettes/test_scrub.py::test_only_listed_headers_are_kept_whatever_their_case",
+    "F120": "tests/unit/harness/cassettes/test_replay.py::test_what_must_not_be_saved_is_not",
+    "F121": "tests/unit/pipeline/proof/wire/test_stream.py::test_bytes_cut_anywhere_say_the_same",
+    "F122": "tests/unit/harness/cassettes/test_replay.py::test_a_recording_answers_once",
+    "F123": "tests/unit/harness/goldens/test_extension.py::test_goldens_without_a_case_are_removed",
+    "F124": "tests/unit/harness/goldens/test_extension.py::test_any_golden_writes_itself_again",
+    "F125": "tests/unit/harness/attestation/test_plugin.py::test_workers_outcomes_reach_the_controller",
     "F126": "tests/unit/test_repo.py::test_contract_tests_do_not_set_their_own_number_of_examples",
 }
 """Reports whose kind a test of ours holds that needs none of their input: other families, harness, money, ends."""

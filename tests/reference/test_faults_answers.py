@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from harness.ordinary import PROMPT, reason, route, told
-from pipeline.formats.parts import Format
+from harness.fixtures.answers import PROMPT, reason, route, told
+from pipeline.formats.format import Format
 from pipeline.formats.registry import FormatError, open_format
+from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Evidence, Json, JsonObject, Prompt, Reason, SpanKind, TokenRow, ToolCall, Usage
-from pipeline.routes import TraitName
 
 pytestmark = pytest.mark.reference
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness.ordinary import reason, route, told
-from pipeline.formats.harmony import HarmonyFormat
+from harness.fixtures.answers import reason, route, told
+from pipeline.formats.harmony.format import HarmonyFormat
 from pipeline.formats.registry import find_tokenizer, open_format
+from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Prompt, Reason, TokenRow, ToolCall, Usage
-from pipeline.routes import TraitName
 
 pytestmark = pytest.mark.reference
 
@@ -29,7 +29,7 @@ KNOWN = route(
 @pytest.fixture(scope="module")
 def fmt() -> HarmonyFormat:
     if find_tokenizer("gpt-oss") is None:
-        pytest.skip("no gpt-oss in $DRAFTER_GATE_TOKENIZERS; python -m harness.vocabularies unpacks it")
+        pytest.skip("no gpt-oss in $DRAFTER_GATE_TOKENIZERS; python -m harness vocabularies unpacks it")
     found = open_format("gpt-oss")
     assert isinstance(found, HarmonyFormat)
     return found

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from harness.ordinary import PROMPT, reason, route, told
-from pipeline.formats.parts import Format
+from harness.fixtures.answers import PROMPT, reason, route, told
+from pipeline.base.prompts import prompt_of
+from pipeline.formats.chat_template import load_template
+from pipeline.formats.format import Format
 from pipeline.formats.registry import family_of, fetch, open_format
-from pipeline.formats.template import load_template
-from pipeline.prompts import prompt_of
+from pipeline.formats.tokenizer import KIMI_SHA256, TokenizerError, prompt_pieces
+from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Prompt, Reason, RefusedError, TokenRow, Usage
-from pipeline.routes import TraitName
-from pipeline.tokenizers import KIMI_SHA256, TokenizerError, prompt_pieces
 
 pytestmark = pytest.mark.reference
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.ordinary import PROMPT, answer, reason, route, told
-from pipeline.formats.parts import Format
-from pipeline.oracle import judged
-from pipeline.reconstruct import Asked, reconstruct
+from harness.fixtures.answers import PROMPT, answer, reason, route, told
+from pipeline.formats.format import Format
+from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.oracle import judged
+from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import Completion, Delta, Reason, Refusal, RefusedError, TokenLogprob, TokenRow, Usage
-from pipeline.routes import TraitName
-from pipeline.wire import completion_of_body, completion_of_sse
 
 pytestmark = pytest.mark.reference
 

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.formats.parts import Format
+from pipeline.fingerprints.counts import count_traits, counting_of
+from pipeline.fingerprints.exchanges import read_exchanges
+from pipeline.fingerprints.harvest import Harvest, harvest
+from pipeline.fingerprints.learn import LearnedFingerprint, learn
+from pipeline.fingerprints.models import formats_on
+from pipeline.fingerprints.native import native_traits
+from pipeline.fingerprints.observations import Observed
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
-from pipeline.learning.counts import count_traits, counting_of
-from pipeline.learning.exchanges import read_exchanges
-from pipeline.learning.fingerprints import LearnedFingerprint, learn
-from pipeline.learning.harvest import Harvest, harvest
-from pipeline.learning.models import formats_on
-from pipeline.learning.native import native_traits
-from pipeline.learning.observed import Observed
+from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json
-from pipeline.routes import TraitName
 
 COUNTED = {"Moonshot AI", "Chutes", "BaseTen", "Fireworks", "Together", "Parasail", "Groq", "WandB"}
 UNCOUNTED = {"SiliconFlow", "DeepInfra"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.differential import (
+from harness.measures.parsers.differential import (
     EXPLAINED,
     Calls,
     Verdict,
@@ -23,7 +23,7 @@ from harness.differential import (
     table,
     unexplained,
 )
-from pipeline.formats.parts import Format
+from pipeline.formats.format import Format
 
 
 @pytest.fixture(scope="module")

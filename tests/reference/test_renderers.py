@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from harness.conversations import conversations
-from harness.differential import ids_of_text
+from harness.measures.parsers.differential import ids_of_text
+from harness.strategies.conversations import conversations
 from pipeline.formats.registry import load_format
+from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, load_tokenizer
 from pipeline.records import Ids, JsonObject, Prompt
-from pipeline.tokenizers import KIMI_SHA256, Tokenizer, load_tokenizer
 
 k25 = pytest.importorskip(
     "renderers.kimi_k25", reason="no renderers here. Run: pip install renderers==0.1.12 httpx", exc_type=ImportError

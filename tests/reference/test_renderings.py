@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.formats.kimi import KimiFormat
+from pipeline.formats.kimi.format import KimiFormat
 from pipeline.formats.registry import load_format
+from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, load_tokenizer
 from pipeline.records import Prompt
-from pipeline.tokenizers import KIMI_SHA256, Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.reference
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.replay import FAILURES, Recorded, Replayed, recorded_in, replay
+from harness.measures.replay import FAILURES, Recorded, Replayed, recorded_in, replay
 
 EACH = 3
 MARKS = ('"error"', '"finish_reason":null,"native_finish_reason":null,"message"', '"finish_reason": null')

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.formats.kimi import declare_tools
+from pipeline.formats.kimi.format import declare_tools
 
 
 def test_our_template_writes_the_text_of_kimis(shared: Path) -> None:

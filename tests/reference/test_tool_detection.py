@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.detection import RECALL, detect
+from harness.measures.tool_detection import RECALL, detect
 
 TOOLLESS = ("eagle", "spec_bench")
 
@@ -36,9 +36,9 @@ def test_evaluation_prompts_without_tools_are_not_hit(shared: Path) -> None:
 
 @pytest.mark.parametrize("dataset", ["B3_Magicoder", "B6_UltraChat"])
 def test_chat_and_code_rows_are_not_hit(dataset: str, shared: Path) -> None:
-    from pipeline.audit import Feature
-    from pipeline.auditing import Auditor, audited_rows
-    from pipeline.controls import Spelled
+    from pipeline.datasets.audit import Auditor, audited_rows
+    from pipeline.datasets.control_text import Spelled
+    from pipeline.datasets.features import Feature
     from pipeline.datasets.registry import DATASETS
     from pipeline.records import ToolMode
 

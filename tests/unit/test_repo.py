@@ -227,7 +227,14 @@ def test_ci_calls_exactly_the_test_command_of_the_readme(path: str) -> None:
 
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
-RULE_FILES = (".ci/run", ".gitattributes", ".github/CODEOWNERS", ".github/workflows/ci.yml", "noxfile.py", "pyproject.toml")
+RULE_FILES = (
+    ".ci/run",
+    ".gitattributes",
+    ".github/CODEOWNERS",
+    ".github/workflows/ci.yml",
+    "noxfile.py",
+    "pyproject.toml",
+)
 OURS = r"(?:pipeline|harness|tests|goldens|cassettes)"
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ordinary import route
+from harness.fixtures.answers import route
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import (
     Completion,
     Evidence,

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ordinary import route
+from harness.fixtures.answers import route
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.fingerprint import Fingerprint, TraitName
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import (
     Completion,
     Evidence,
@@ -25,7 +26,6 @@ from pipeline.records import (
     ToolCall,
     Usage,
 )
-from pipeline.routes import Fingerprint, TraitName
 
 pytestmark = pytest.mark.contract
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ordinary import route
+from harness.fixtures.answers import route
 from pipeline.formats.registry import FORMATS, open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.formats.tokenizer_json import GLM_4_SHA256
+from pipeline.proof.fingerprint import Fingerprint, TraitName
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import (
     Completion,
     Delta,
@@ -24,8 +26,6 @@ from pipeline.records import (
     ToolCall,
     Usage,
 )
-from pipeline.routes import Fingerprint, TraitName
-from pipeline.tokenizer_json import GLM_4_SHA256
 
 pytestmark = pytest.mark.contract
 

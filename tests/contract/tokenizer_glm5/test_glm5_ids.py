@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ordinary import route
+from harness.fixtures.answers import route
 from pipeline.formats.registry import FORMATS as FAMILIES
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.formats.tokenizer_json import GLM_5_SHA256
+from pipeline.proof.fingerprint import Trait, TraitName
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import (
     Completion,
     Evidence,
@@ -23,8 +25,6 @@ from pipeline.records import (
     ToolCall,
     Usage,
 )
-from pipeline.routes import Trait, TraitName
-from pipeline.tokenizer_json import GLM_5_SHA256
 
 pytestmark = pytest.mark.contract
 

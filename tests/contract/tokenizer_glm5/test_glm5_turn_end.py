@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from harness.emulator.oracle import OracleEntry
-from harness.ordinary import route
-from harness.roundtrips import Trip, raw_of
-from harness.survey import Exchange
-from harness.traits import ENOUGH, measured
-from harness.views import PROFILES
+from harness.emulator.oracle_log import OracleEntry
+from harness.emulator.survey import Exchange
+from harness.emulator.traits import ENOUGH, measured
+from harness.fixtures.answers import route
+from harness.views.roundtrip import Trip, raw_of
+from harness.views.view import PROFILES
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, TokenRow
-from pipeline.routes import Fingerprint, Trait, TraitName
 
 pytestmark = pytest.mark.contract
 

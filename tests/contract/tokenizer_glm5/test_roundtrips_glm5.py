@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness import suites
-from harness.roundtrips import Trip
-from harness.views import Profile
+from harness.strategies import suite as suites
+from harness.views.roundtrip import Trip
+from harness.views.view import Profile
 from pipeline.formats.registry import open_format
 
 pytestmark = pytest.mark.contract

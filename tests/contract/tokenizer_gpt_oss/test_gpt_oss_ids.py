@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ordinary import answer, route
-from pipeline.formats.harmony import HarmonyFormat
+from harness.fixtures.answers import answer, route
+from pipeline.formats.harmony.format import HarmonyFormat
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Evidence, Ids, Json, Prompt, Reason, Refusal, SpanKind, TokenRow, ToolCall, Usage
-from pipeline.routes import TraitName
 
 pytestmark = pytest.mark.contract
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from harness.ordinary import route
+from harness.fixtures.answers import route
 from pipeline.formats.registry import open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Completion, Evidence, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
 
 pytestmark = pytest.mark.contract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.twins import CONTENT, REASONING, TOTAL, rebuilt, twin, twin_ids
+from harness.fixtures.non_canonical import CONTENT, REASONING, TOTAL, rebuilt, twin, twin_ids
 from pipeline.formats.registry import open_format
 from pipeline.records import Evidence, Reason, Refusal, TokenRow
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness import suites
-from harness.ordinary import route
-from pipeline.formats.parts import Format
+from harness.fixtures.answers import route
+from harness.strategies import suite as suites
+from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format, open_format
-from pipeline.reconstruct import reconstruct
+from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Completion, Evidence, Prompt, Reason, Refusal, TokenRow, Usage
 
 pytestmark = pytest.mark.contract

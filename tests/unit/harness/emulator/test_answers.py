@@ -21,7 +21,7 @@ from harness.emulator.answers import (
     load_pool,
 )
 from harness.tiny_target.vocabulary import write_vocabulary
-from pipeline.tokenizers import Tokenizer, load_tokenizer
+from pipeline.formats.tokenizer import Tokenizer, load_tokenizer
 
 ASK = Ask((1, 2), max_tokens=8, temperature=1.0, seed=0)
 MERGED = [b"wo", b"Tw"]

@@ -8,9 +8,9 @@ import pytest
 
 from harness.engines.agreement import asks
 from harness.engines.answers import Difference, compared, first_difference, furthest
-from harness.engines.golden_run import prompts_sha256
-from harness.engines.golden_set import GoldenSet, GoldenSetError, Verdict, compare, read, write
-from pipeline.engines.generation import Generation
+from harness.goldens.engine_run import prompts_sha256
+from harness.goldens.engine_sets import GoldenSet, GoldenSetError, Verdict, compare, read, write
+from pipeline.generation.engines.output import Generation
 from pipeline.records import Json
 
 INFINITE = float("inf")

@@ -17,7 +17,7 @@ import pytest
 from harness.engines.keeper import descendants
 from harness.engines.launch import EngineStartError, kept, running
 from harness.engines.settings import Name, Start
-from pipeline.state import ROOT
+from pipeline.base.paths import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="engines are kept on Linux alone")
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.drafter.config import DrafterConfig
-from pipeline.drafter.draft_vocabulary import DraftVocabulary, choose
-from pipeline.drafter.losses import Teacher, teacher_of
-from pipeline.drafter.model import Drafter
-from pipeline.drafter.packing import RowStates
+from pipeline.drafter.model.config import DrafterConfig
+from pipeline.drafter.model.draft_vocabulary import DraftVocabulary, choose
+from pipeline.drafter.model.loss import Teacher, teacher_of
+from pipeline.drafter.model.model import Drafter
+from pipeline.drafter.training.packing import RowStates
 
 VOCABULARY, DRAFT, WIDTH, TARGET_WIDTH = 40, 24, 16, 12
 CONFIG = DrafterConfig(

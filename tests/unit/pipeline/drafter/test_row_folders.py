@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from harness.drafter_samples import ATTESTATION, TOKENIZER, TREE, row, run_folder
+from harness.fixtures.drafters import ATTESTATION, TOKENIZER, TREE, row, run_folder
 from pipeline.drafter.row_folders import RowsError, job_of, read_folders
 from pipeline.drafter.rows import read_rows
-from pipeline.gate import Job, Kind
-from pipeline.manifest import Session
-from pipeline.merge_inputs import read_inputs
-from pipeline.merging import Policy, merge
+from pipeline.gate.gate import Job, Kind
 from pipeline.records import Evidence
+from pipeline.shards.manifest import Session
+from pipeline.shards.merge import Policy, merge
+from pipeline.shards.merge_inputs import read_inputs
 
 OTHER = "ef" * 32
 ENDED = Session("then", ATTESTATION, TREE, TREE, "now", "complete")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.drafter_samples import row, run_folder
+from harness.fixtures.drafters import row, run_folder
 from pipeline.drafter.row_folders import RowsError
 from pipeline.drafter.rows import Policy, read_rows
 from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from pipeline.drafter.distributed import Sharing, World
-from pipeline.drafter.feed import Feed, sides_of
-from pipeline.drafter.layers import Layers
-from pipeline.drafter.packing import RowStates
-from pipeline.drafter.recipe import Recipe
 from pipeline.drafter.rows import TrainingRow
-from pipeline.drafter.train import Training
+from pipeline.drafter.target.layers import Layers
+from pipeline.drafter.training.distributed import Sharing, World
+from pipeline.drafter.training.packing import RowStates
+from pipeline.drafter.training.recipe import Recipe
+from pipeline.drafter.training.sampler import Feed, sides_of
+from pipeline.drafter.training.trainer import Training
 from pipeline.records import Evidence
 from tests.unit.pipeline.drafter.drafters import TARGET_WIDTH, VOCABULARY, drafter, row, teacher
 

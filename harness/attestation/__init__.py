@@ -1,0 +1,1 @@
+"""The attestation made: pytest plugin, REQUIRED, canaries, statement, signature."""

@@ -1,0 +1,203 @@
+"""The pytest plugin of the contract suite: its groups, its canaries, and the witness that attests a run.
+
+Guarantees: an attestation is written only when asked for (`--attest`), by the controller alone, and only of a whole
+run: every test of REQUIRED passed and no other ran, nothing was selected, skipped or expected to fail, the tree stood
+still, and the canaries were heard. Otherwise nothing is written, each objection is printed with the command that
+mends it, and the run fails. The old attestation is gone either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from harness.attestation import canaries as canary
+from harness.attestation import invocation, required
+from harness.attestation.groups import absent_groups, by_group, is_absent
+from harness.attestation.outcomes import Outcomes, mark_coverage
+from harness.attestation.signing import SigningError
+from harness.attestation.statement import Result, write_attestation
+from pipeline.gate.attestation import AttestationError, attestation_path
+from pipeline.gate.digests import DigestError, changed, tree_digests
+from pipeline.objections import PROVE, Objection
+
+CONTRACT_EXAMPLES = 200
+CANARIES = "drafter_gate_canaries"
+DESELECTED = "drafter_gate_deselected"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("drafter-gate")
+    group.addoption("--attest", action="store_true", help="sign an attestation of this run, if it is whole")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--attest"):
+        return
+    config.pluginmanager.register(CanaryRunner(config), "drafter-gate-canaries")
+    if not _is_worker(config):
+        config.pluginmanager.register(Witness(config), "drafter-gate-witness")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    del config
+    return [f"not collected: {group} ({why})" for group, why in absent_groups().items()]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if is_absent(collection_path, config.rootpath) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_coverage(items)
+
+
+class CanaryRunner:
+    """Runs the canaries where tests run, after them, and hands the result to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.problems: list[str] | None = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        result = yield
+        if session.items and not _is_controller(self.config):
+            self.problems = canary.silenced(session)
+            self._output(CANARIES, self.problems)
+        return result
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._output(DESELECTED, [item.nodeid for item in items])
+
+    def _output(self, key: str, values: list[str]) -> None:
+        """What a worker says reaches the controller as JSON; elsewhere there is no one to tell."""
+        output: dict[str, object] | None = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            earlier = output.get(key, [])
+            output[key] = [*(earlier if isinstance(earlier, list) else []), *values]
+
+
+class Witness:
+    """Watches a run from its start and attests it at its end, or says why not."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Take the old attestation away before anything is collected, and the tree's digests."""
+        self.config = config
+        self.root = config.rootpath
+        self.outcomes = Outcomes()
+        self.singers: list[str] = []
+        self.lines: list[str] = []
+        attestation_path().unlink(missing_ok=True)
+        invocation.drop_rewritten(self.root)
+        self.before, self.early = _digests(self.root)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.outcomes.add(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.outcomes.add_collection(report)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.outcomes.deselected |= {item.nodeid for item in items}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object, error: object) -> None:
+        del error
+        output: dict[str, list[str]] = getattr(node, "workeroutput", {})
+        self.outcomes.deselected |= set(output.get(DESELECTED, []))
+        self.singers += output.get(CANARIES, ["a worker ended without running its canary"])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Last of all, since others (an unused golden) may still make the run fail."""
+        objections = [*self.early, *self._objections()]
+        if session.exitstatus and not objections:
+            objections.append(Objection(f"pytest ended with status {int(session.exitstatus)}", PROVE))
+        if not objections:
+            objections += self._attest()
+        if objections:
+            self.lines = ["attestation: not written", *(f"objection: {objection}" for objection in objections)]
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+        """After all else that is said of the run."""
+        result = yield
+        for line in self.lines:
+            terminalreporter.write_line(line)
+        return result
+
+    def _objections(self) -> Iterator[Objection]:
+        yield from invocation.objections(self.config)
+        yield from self.outcomes.objections()
+        yield from self._required()
+        yield from self._canaries()
+        yield from _profile_objections(self.config)
+        after, problems = _digests(self.root)
+        yield from problems
+        if self.before and after and (names := changed(self.before, after)):
+            yield Objection(f"the tree changed while the suite ran: {', '.join(names)}", PROVE)
+
+    def _required(self) -> Iterator[Objection]:
+        try:
+            listed = required.read_required(self.root / required.REQUIRED)
+        except required.RequiredError as error:
+            yield Objection(str(error), required.WRITE)
+            return
+        yield from required.differences(listed, self.outcomes.whole, self.outcomes.unfinished)
+
+    def _canaries(self) -> Iterator[Objection]:
+        runner = self.config.pluginmanager.get_plugin("drafter-gate-canaries")
+        own = runner.problems if isinstance(runner, CanaryRunner) else None
+        if own is None and not _is_controller(self.config):
+            own = ["the canary was not run"]
+        if masked := canary.masked_report(self.config):
+            own = [*(own or []), masked]
+        for problem in dict.fromkeys([*(own or []), *self.singers]):
+            yield Objection(
+                f"failures may be masked: {problem}", f"git log -p -- '*conftest.py', mend it, then {PROVE}"
+            )
+
+    def _attest(self) -> Iterator[Objection]:
+        passed = self.outcomes.whole
+        groups, covered = frozenset(by_group(passed)), frozenset(self.outcomes.covered)
+        result = Result(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES)
+        try:
+            path, scope, expires = write_attestation(result, self.root)
+        except (SigningError, AttestationError, OSError) as error:
+            yield Objection(f"the attestation could not be signed: {error}", PROVE)
+            return
+        until = expires.strftime("%Y-%m-%d %H:%M UTC")
+        self.lines = [f"attestation: {path} ({len(passed)} tests, scope {scope}, until {until})"]
+
+
+def _digests(root: Path) -> tuple[dict[str, str], list[Objection]]:
+    try:
+        return tree_digests(root), []
+    except DigestError as error:
+        return {}, [Objection(str(error), PROVE)]
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    """Whether tests run elsewhere than in this process."""
+    return config.pluginmanager.has_plugin("dsession")
+
+
+def _profile_objections(config: pytest.Config) -> Iterator[Objection]:
+    """The profile that tests/conftest.py loads, unless the command line named another."""
+    from hypothesis import settings
+
+    name = config.getoption("--hypothesis-profile", None) or invocation.PROFILE
+    seen = settings.get_profile(name)
+    if name != invocation.PROFILE or (seen.max_examples, seen.derandomize) != (CONTRACT_EXAMPLES, True):
+        what = f"the hypothesis profile is {name} with {seen.max_examples} examples, not {invocation.PROFILE}"
+        yield Objection(f"{what} with {CONTRACT_EXAMPLES}, derandomised", f"{PROVE} without --hypothesis-profile")

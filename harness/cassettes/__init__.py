@@ -1,0 +1,1 @@
+"""Recorded exchanges: recorded, scrubbed, replayed, and held to the digests of this tree."""

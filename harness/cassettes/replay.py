@@ -1,0 +1,186 @@
+"""Record and replay of HTTP, over vcrpy: what a test is told is exactly what once came over the wire.
+
+Guarantees: under replay nothing is sent, whatever a marker, an option or a missing cassette says; a request is answered
+only if method, host, path, query and every byte of its body are those recorded; a cassette that was not played to its
+end is an error. Recording hands back what was recorded, scrubbed, and saves nothing by itself, so that a run that
+failed leaves no cassette behind. `python -m harness cassettes record` is the only way to record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import vcr
+from vcr import matchers
+from vcr.persisters.filesystem import CassetteNotFoundError
+from vcr.record_mode import RecordMode
+from vcr.request import Request
+
+from harness.cassettes.cassette import Cassette, CassetteError, Interaction, read_cassette
+from harness.cassettes.scrub import (
+    KEPT_REQUEST,
+    KEPT_RESPONSE,
+    key_forms,
+    scrub_body,
+    scrub_headers,
+    scrub_uri,
+    secrets_in,
+)
+from pipeline.generation.engines.openrouter import is_loopback
+
+EMULATOR: Final = "emulator.invalid"
+"""Stands in a cassette for the loopback address of the emulator, whose port is another each time (RFC 6761: no host
+has this name)."""
+
+EMULATOR_URL: Final = f"http://{EMULATOR}/api/v1"
+MATCH_ON: Final = ("method", "host", "path", "query", "same_body")
+
+
+@dataclass(slots=True)
+class Tape:
+    """What is being recorded; whole once the `with` has ended."""
+
+    interactions: tuple[Interaction, ...] = ()
+
+
+@contextmanager
+def recording() -> Iterator[Tape]:
+    """Let requests through and keep them with their answers. Streams reach the caller only when they have ended."""
+    tape = Tape()
+    keys: set[str] = set()
+    with _vcr(RecordMode.ALL, _Nowhere(), keys).use_cassette("recording") as cassette:
+        yield tape
+        pairs = zip(cassette.requests, cassette.responses, strict=True)
+        tape.interactions = tuple(_keyless(_interaction(*pair), frozenset(keys)) for pair in pairs)
+
+
+@contextmanager
+def replaying(path: Path) -> Iterator[Cassette]:
+    """Answer requests from the cassette at `path`, each recording once; CassetteError if some were not asked for."""
+    recorded = read_cassette(path)
+    with _vcr(RecordMode.NONE, _Loaded(recorded)).use_cassette(str(path)) as cassette:
+        yield recorded
+        if not cassette.all_played:
+            unplayed = f"{len(cassette) - cassette.play_count} of {len(cassette)} recordings"
+            raise CassetteError(f"{path}: {unplayed} were not asked for. Remove what is unused")
+
+
+def _vcr(mode: RecordMode, persister: object, keys: set[str] | None = None) -> vcr.VCR:
+    """`keys` takes the keys that requests carry, while their headers are there."""
+
+    def request_of(request: Request) -> Request:
+        forms = key_forms({name: _text(value) for name, value in request.headers.items()})
+        if keys is not None:
+            keys.update(forms)
+        return _scrubbed_request(request, forms)
+
+    made = vcr.VCR(
+        record_mode=mode,
+        match_on=MATCH_ON,
+        before_record_request=request_of,
+        before_record_response=_scrubbed_answer,
+        decode_compressed_response=True,
+        record_on_exception=False,
+    )
+    made.register_matcher("same_body", same_body)
+    made.register_persister(persister)
+    return made
+
+
+class _Nowhere:
+    """Recordings are taken from memory: vcrpy would write the file although the run fails after it."""
+
+    def load_cassette(self, _path: str, **_: object) -> Any:  # noqa: ANN401 - never returns
+        raise CassetteNotFoundError
+
+    def save_cassette(self, _path: str, _recorded: object, **_: object) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A cassette that has been read already: vcrpy takes one that it cannot read for an empty one."""
+
+    cassette: Cassette
+
+    def load_cassette(self, _path: str, **_: object) -> tuple[list[Request], list[dict[str, Any]]]:
+        return [*map(_request, self.cassette.interactions)], [*map(_answer, self.cassette.interactions)]
+
+    def save_cassette(self, path: str, _recorded: object, **_: object) -> None:
+        raise CassetteError(f"{path}: a replay must not write")
+
+
+def same_body(mine: Request, recorded: Request) -> None:
+    """Matcher: the bodies' bytes are equal. Raises AssertionError with vcrpy's own diff of the parsed bodies."""
+    if _bytes(mine.body) != _bytes(recorded.body):
+        matchers.body(mine, recorded)
+        raise AssertionError("the bodies are the same JSON in other bytes")
+
+
+def _keyless(each: Interaction, keys: frozenset[str]) -> Interaction:
+    """The same without the keys that were in use, which have a shape of their own only with their prefix.
+
+    Raises CassetteError where one is spelled out over several pieces of an answer, for no mark can stand there.
+    """
+    body = scrub_body(each.body, answer=True, keys=keys)
+    if found := [what for what in secrets_in(body, keys=keys) if what.startswith("the key in use")]:
+        raise CassetteError(f"the answer of {each.uri} holds {found[0]}, and was not kept. Record another answer")
+    headers = scrub_headers(each.headers, KEPT_RESPONSE, keys)
+    return replace(each, uri=scrub_uri(each.uri, keys), headers=headers, body=body)
+
+
+def _scrubbed_request(request: Request, keys: frozenset[str]) -> Request:
+    uri = urlsplit(request.uri)
+    authority = EMULATOR if is_loopback(request.uri) else uri.netloc
+    scrubbed = scrub_uri(urlunsplit((uri.scheme, authority, uri.path, uri.query, "")), keys)
+    headers = scrub_headers({name: [_text(value)] for name, value in request.headers.items()}, KEPT_REQUEST)
+    body = scrub_body(_bytes(request.body), answer=False, keys=keys)
+    return Request(request.method, scrubbed, body, {name: ", ".join(values) for name, values in headers.items()})
+
+
+def _scrubbed_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    headers = {name: [_text(value) for value in values] for name, values in answer["headers"].items()}
+    body = scrub_body(_bytes(answer["body"]["string"]), answer=True)
+    return {**answer, "headers": scrub_headers(headers, KEPT_RESPONSE), "body": {"string": body}}
+
+
+def _bytes(body: object) -> bytes:
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode("utf-8")
+    if not isinstance(body, bytes | bytearray):
+        raise CassetteError(f"a body of type {type(body).__name__} cannot be recorded; send bytes")
+    return bytes(body)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _interaction(request: Request, answer: dict[str, Any]) -> Interaction:
+    return Interaction(
+        method=request.method,
+        uri=request.uri,
+        request_headers={name: [value] for name, value in request.headers.items()},
+        request_body=_bytes(request.body),
+        status=answer["status"]["code"],
+        reason=answer["status"]["message"] or "",
+        headers=answer["headers"],
+        body=_bytes(answer["body"]["string"]),
+    )
+
+
+def _request(each: Interaction) -> Request:
+    headers = {name: ", ".join(values) for name, values in each.request_headers.items()}
+    return Request(each.method, each.uri, each.request_body, headers)
+
+
+def _answer(each: Interaction) -> dict[str, Any]:
+    status = {"code": each.status, "message": each.reason}
+    return {"status": status, "headers": dict(each.headers), "body": {"string": each.body}}

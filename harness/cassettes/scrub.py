@@ -1,0 +1,168 @@
+"""What must not lie in a cassette, and how it is taken out: keys, cookies, users, organisations, upstream's raw errors.
+
+Guarantees: only headers on a short list are kept, whatever their case; in bodies and addresses every secret that a rule
+knows is replaced by one mark, byte for byte elsewhere, in requests as in answers, also behind escapes and in JSON that
+an error's text quotes. Scrubbing twice changes nothing, so a scrubbed recording still matches its request. `secrets_in`
+looks again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces.
+What it finds is not saved.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from harness.cassettes.guises import Guise, levels, plain, unquoted
+from harness.cassettes.secret_rules import CREDENTIALS, FIELD, MARK, PATTERNS, QUERY, RAW, SAID
+from harness.cassettes.spelled import joined
+
+KEPT_REQUEST: Final = frozenset({"accept", "content-type", "x-openrouter-cache"})
+KEPT_RESPONSE: Final = frozenset(
+    {
+        *("content-type", "retry-after", "x-generation-id", "x-openrouter-cache-status"),
+        *("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"),
+    }
+)
+"""What our code reads. A list of what to drop would lack the next provider's header; dates and rays are volatile."""
+
+SHORTEST_KEY: Final = 16
+"""A shorter piece of a key would blot out text that has nothing to do with it."""
+
+MOST_PASSES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a text that is to go, and what takes its place."""
+
+    start: int
+    stop: int
+    mark: str
+
+
+def key_forms(headers: Mapping[str, str]) -> frozenset[str]:
+    """The keys that a request's headers carry, each also without its prefix (`sk-or-v1-`), as servers echo them."""
+    words = [value.split()[-1] for name, value in headers.items() if name.lower() in CREDENTIALS and value.strip()]
+    tails = {word[match.end() :] for word in words for match in re.finditer("[-_]", word)}
+    return frozenset({form for form in {*words, *tails} if len(form) >= SHORTEST_KEY})
+
+
+def scrub_headers(
+    headers: Mapping[str, Sequence[str]], kept: frozenset[str], keys: frozenset[str] = frozenset()
+) -> dict[str, list[str]]:
+    """The headers that are kept, in lower case and in order, their values scrubbed."""
+    lowered = {name.lower(): values for name, values in headers.items()}
+    return {name: [_shapeless(value, keys) for value in lowered[name]] for name in sorted(lowered) if name in kept}
+
+
+def scrub_body(body: bytes, *, answer: bool, keys: frozenset[str] = frozenset()) -> bytes:
+    """`body` with its secrets and `keys` replaced. Bytes beyond ASCII are untouched, whatever their encoding."""
+    text = body.decode("latin-1")
+    for _ in range(MOST_PASSES):
+        spans = [*_shapes(text, keys), *_members(text, answer=answer)]
+        if not spans:
+            break
+        text = _without(text, spans)
+    return text.encode("latin-1")
+
+
+def scrub_uri(uri: str, keys: frozenset[str] = frozenset()) -> str:
+    """The address without user, password, and keys in its query."""
+    parts = urlsplit(uri)
+    query = _shapeless("".join(map(_parameter, re.split("([&;])", parts.query))), keys)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], _shapeless(parts.path, keys), query, ""))
+
+
+def secrets_in(data: bytes, *, answer: bool = True, keys: frozenset[str] = frozenset()) -> list[str]:
+    """What a scan of one body, header or address finds, in words that do not repeat the secret."""
+    text = data.decode("latin-1")
+    found = [*_found(text, answer=answer, keys=keys)]
+    found += [f"{what}, in pieces" for each in joined(text) for what in _found(each, answer=False, keys=keys)]
+    return list(dict.fromkeys(found))
+
+
+def _found(text: str, *, answer: bool, keys: frozenset[str]) -> Iterator[str]:
+    for level, guise in enumerate(levels(text)):
+        soft = plain(guise)
+        for name, rule in _rules(keys):
+            if rule.search(soft.text) or rule.search(unquoted(soft).text):
+                yield name
+        for rule in (FIELD, RAW) if answer and level == 0 else (FIELD,):
+            yield from (f"the field {soft.text[start:].split(':')[0].strip()}" for start, _, _ in _values(soft, rule))
+
+
+def _rules(keys: frozenset[str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+    yield from PATTERNS.items()
+    for key in sorted(keys, key=len, reverse=True):
+        yield "the key in use", re.compile(re.escape(key), re.IGNORECASE)
+
+
+def _parameter(part: str) -> str:
+    name, equals, _ = part.partition("=")
+    return f"{name}={MARK}" if equals and QUERY.fullmatch(unquote(name)) else part
+
+
+def _shapeless(text: str, keys: frozenset[str]) -> str:
+    for _ in range(MOST_PASSES):
+        if not (spans := [*_shapes(text, keys)]):
+            break
+        text = _without(text, spans)
+    return text
+
+
+def _shapes(text: str, keys: frozenset[str]) -> Iterator[Span]:
+    """Secrets by shape, and the keys themselves, at every level of strings in strings."""
+    for guise in levels(text):
+        soft = plain(guise)
+        hard = unquoted(soft)
+        for seen in (soft,) if hard is soft else (soft, hard):
+            for _, rule in _rules(keys):
+                group = "secret" if "secret" in rule.groupindex else 0
+                for match in rule.finditer(seen.text):
+                    yield Span(seen.place(match.start(group)), seen.place(match.end(group)), MARK)
+
+
+def _members(text: str, *, answer: bool) -> Iterator[Span]:
+    """Members by name: those of the body itself, and those in JSON that an error's text quotes.
+
+    Within other strings stand a user's or a model's own words, which no mark may change: there the scan objects.
+    """
+    rules = (FIELD, RAW) if answer else (FIELD,)
+    said = [(start + 1, stop - 1) for _, start, stop in _values(Guise(text), SAID)] if answer else []
+    for level, guise in enumerate(levels(text)):
+        soft = plain(guise)
+        for rule in rules:
+            for member, start, stop in _values(soft, rule):
+                quote = text[soft.place(member) : soft.place(member + 1)]
+                span = Span(soft.place(start), soft.place(stop), f"{quote}{MARK}{quote}")
+                if level == 0 or any(first <= span.start and span.stop <= last for first, last in said):
+                    yield span
+
+
+def _values(guise: Guise, rule: re.Pattern[str]) -> Iterator[tuple[int, int, int]]:
+    """Where the member starts, its value starts and its value stops, for each that is not scrubbed yet."""
+    position, text = 0, guise.text
+    while (match := rule.search(text, position)) is not None:
+        position = match.end()
+        try:
+            value, stop = json.JSONDecoder(strict=False).raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            stop, value = len(text), None  # cut off in the middle: all that is left of it goes
+        if value != MARK:
+            yield match.start(), match.end(), stop
+        position = stop
+
+
+def _without(text: str, spans: Sequence[Span]) -> str:
+    """The text with the spans replaced; of two that overlap, the first and longest, and the next pass sees the rest."""
+    parts: list[str] = []
+    position = 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
+        if span.start >= position:
+            parts += (text[position : span.start], span.mark)
+            position = span.stop
+    return "".join(parts) + text[position:]

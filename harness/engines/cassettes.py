@@ -1,0 +1,174 @@
+"""`python -m harness engine-cassettes --engine sglang --url URL`: what an engine shows of scripted completions.
+
+Guarantees: the engine serves the scripted model, and an answer whose ids are not its script's is not recorded; a file
+holds every script asked one way, bytes as they came. Replayed, each answer is its text view and, beside it, the ids
+that the same answer carries. `python -m harness engine-cassettes --model DIR` writes the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from harness.cassettes.cassette import Cassette, CassetteError, Interaction, Provenance, read_cassette, save_cassette
+from harness.emulator.survey import Exchange, Question
+from harness.engines.chat import ENGINES, Answered, EngineError, ask_bodies, asked_for_ids, exchange_of, trips_of
+from harness.engines.scripts import SCRIPTS, Script
+from harness.views.roundtrip import Trip
+from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format
+from pipeline.formats.registry import open_format
+from pipeline.generation.engines.openrouter import NoAnswerError
+from pipeline.records import Completion, RefusedError
+
+MODEL: Final = "drafter-gate/scripted"
+SPAN: Final = 128
+"""How many tokens the prompt of the scripted model has."""
+
+PAD: Final = "[PAD]"
+WHERE: Final = "http://engine.invalid/v1/chat/completions"
+LIBRARY: Final = ROOT / "cassettes" / "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One recorded answer: which script, and its text view with its truth."""
+
+    script: Script
+    exchange: Exchange
+    raw: bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record. Exit 0, 2 where the engine did not say its scripts."""
+    parser = argparse.ArgumentParser(prog="python -m harness engine-cassettes", description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=sorted(ENGINES), help="which engine listens there")
+    parser.add_argument("--url", metavar="http://127.0.0.1:PORT", help="where it serves the scripted model")
+    parser.add_argument("--version", default="", help="the engine's version, for the provenance")
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="where the cassettes go")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="write the scripted model there, and nothing else")
+    options = parser.parse_args(arguments)
+    if options.model:
+        from harness.engines.scripted_model import write_scripted
+
+        sys.stdout.write(f"{write_scripted(options.model)}\n")
+        return 0
+    if not (options.engine and options.url and options.version):
+        parser.error("recording needs --engine, --url and --version")
+    try:
+        for name, count in record(options.engine, options.url, options.version, options.library):
+            sys.stdout.write(f"{name}: {count} answers\n")
+    except (EngineError, NoAnswerError, CassetteError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+def record(engine: str, url: str, version: str, library: Path) -> Iterator[tuple[str, int]]:
+    """One cassette a way to ask; its name and how many answers it holds."""
+    fmt = open_format("tiny-kimi")
+    for trip in trips_of(engine):
+        chosen = [script for script in SCRIPTS.values() if can_say(engine, script)]
+        asked = [(question_of(script, trip, fmt), body_of(engine, script, trip, fmt)) for script in chosen]
+        answers = ask_bodies(url, asked)
+        for script, answer in zip(chosen, answers, strict=True):
+            require_said(script, answer, fmt)
+        provenance = Provenance(
+            recorded_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            source="local",
+            route=engine,
+            model=MODEL,
+            stream=trip.stream,
+            versions={engine: version},
+        )
+        save_cassette(
+            library / engine / f"{way_of(trip)}.yaml", Cassette(provenance, tuple(map(_interaction, answers)))
+        )
+        yield f"{engine}/{way_of(trip)}", len(answers)
+
+
+def way_of(trip: Trip) -> str:
+    """The file's name: `stream-tools` and the like."""
+    return f"{'stream' if trip.stream else 'json'}-{'tools' if trip.tools_sent else 'raw'}"
+
+
+def can_say(engine: str, script: Script) -> bool:
+    """Whether the engine takes ids for a chat: vLLM takes text alone, and reads names in it as control tokens."""
+    return engine == "sglang" or script.is_text()
+
+
+def question_of(script: Script, trip: Trip, fmt: Format) -> Question:
+    """The question that the script answers; the limit is its length where it is cut."""
+    return _Scripted(trip, script.prompt, 0, limit=len(script.emitted(fmt)) if script.cut else SPAN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scripted(Question):
+    limit: int = SPAN
+
+    @property
+    def max_tokens(self) -> int:
+        return self.limit
+
+
+def body_of(engine: str, script: Script, trip: Trip, fmt: Format) -> dict[str, Any]:
+    """The request: the script as the last message, or its ids where the engine takes them, filled up.
+
+    The prompt ends as Kimi's do, since vLLM looks there for whether the thinking is over.
+    """
+    ids, prompt = script.emitted(fmt), script.prompt
+    opened = [fmt.think_open_id] if prompt.thinking else [fmt.think_open_id, fmt.think_close_id]
+    fill = SPAN - len(ids) - len(opened)
+    text = script.text if script.cut else f"{script.text}<|im_end|>"
+    messages = [*map(dict, prompt.messages), {"role": "user", "content": text}]
+    given = {} if script.is_text() else {"input_ids": [*ids, *[fmt.tokenizer.id_of(PAD)] * fill, *opened]}
+    return {
+        "model": MODEL,
+        "messages": messages,
+        "temperature": 0.0,
+        "max_tokens": question_of(script, trip, fmt).max_tokens,
+        "user": script.name,
+        "chat_template_kwargs": {"thinking": prompt.thinking, "fill": fill},
+        **({"tools": list(prompt.tools)} if trip.tools_sent else {}),
+        **given,
+        **asked_for_ids(engine, stream=trip.stream),
+    }
+
+
+def require_said(script: Script, answer: Answered, fmt: Format) -> None:
+    """Raise EngineError unless the engine emitted just the script."""
+    found = exchange_of(answer, fmt).truth.output_ids
+    if found != script.emitted(fmt):
+        raise EngineError(f"{script.name}: the script is {script.emitted(fmt)}, the engine emitted {found}")
+
+
+def _interaction(answer: Answered) -> Interaction:
+    kind = "text/event-stream" if answer.question.trip.stream else "application/json"
+    sent = {"content-type": ["application/json"]}
+    return Interaction("POST", WHERE, sent, answer.request, 200, "OK", {"content-type": [kind]}, answer.raw)
+
+
+def played(engine: str, trip: Trip, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
+    """Every answer of one cassette. Raises CassetteError, EngineError."""
+    for each in read_cassette(library / engine / f"{way_of(trip)}.yaml").interactions:
+        script = SCRIPTS[json.loads(each.request_body)["user"]]
+        answer = Answered(question_of(script, trip, fmt), each.request_body, each.body)
+        yield Played(script, exchange_of(answer, fmt), each.body)
+
+
+def as_asked(completion: Completion | RefusedError, script: Script, fmt: Format) -> Completion:
+    """The view with the count of the prompt that the script stands for, which the model was not shown.
+
+    Raises RefusedError where the view is none.
+    """
+    if isinstance(completion, RefusedError):
+        raise completion
+    usage = completion.usage
+    prompt_tokens = len(fmt.render(script.prompt))
+    return replace(completion, prompt_ids=None, usage=usage and replace(usage, prompt_tokens=prompt_tokens))

@@ -1,0 +1,160 @@
+"""Asking an engine's own chat endpoint, which parses reasoning and calls: the text view, and beside it the true ids.
+
+Guarantees: every request asks for the ids, and an answer without them is an error, never taken by its text; the view
+and the ids are kept apart, so that a rebuild sees what a hosted API would show and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from harness.emulator.oracle_log import OracleEntry
+from harness.emulator.survey import Exchange, Question
+from harness.views.resplit import is_canonical
+from harness.views.roundtrip import MODEL, Trip
+from harness.views.view import Deltas, Profile, Seam
+from pipeline.formats.format import Format, end_ids
+from pipeline.generation.engines.openrouter import OpenRouter, encode_body
+from pipeline.proof.wire.sse import sse_data
+from pipeline.proof.wire.token_ids import ReturnedIds
+from pipeline.records import Ids, Prompt
+
+OK: Final = 200
+AT_ONCE: Final = 8
+
+ENGINES: Mapping[str, Profile] = {
+    # SGLang names each call anew by its place, so that the model's own number is in no field.
+    "sglang": Profile("sglang", "SGLang", tool_ids="invented", returns_ids=True),
+    # vLLM holds white space back and strips it from the end of the reasoning.
+    "vllm": Profile("vllm", "vLLM", seam=Seam.STRIPPED, deltas=Deltas.BATCHES, returns_ids=True),
+}
+"""What each engine, with its Kimi parsers, loses at most; the survey measures it."""
+
+
+class EngineError(Exception):
+    """An engine that does not answer, or returns no ids although it was asked for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request as it was sent and the answer as it came."""
+
+    question: Question
+    request: bytes
+    raw: bytes
+
+
+def trips_of(engine: str) -> list[Trip]:
+    """Streamed and not, tools sent and not."""
+    profile = ENGINES[engine]
+    return [Trip(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
+
+
+def body_of(engine: str, question: Question, fmt: Format) -> dict[str, Any]:
+    """The request, keys in a fixed order. Tools travel as `tools`, or stand in the prompt alone.
+
+    SGLang takes no message of the role `tool_declare`, so that such a prompt goes as ids. The template wants the tools
+    as Kimi's own tokenizer writes them.
+    """
+    prompt, trip = question.prompt, question.trip
+    switches: dict[str, Any] = {"thinking": prompt.thinking}
+    messages = [dict(message) for message in prompt.messages]
+    more: dict[str, Any] = {}
+    if prompt.tools and trip.tools_sent:
+        switches["tools_ts_str"] = fmt.declare_tools(prompt.tools)
+        more["tools"] = list(prompt.tools)
+    elif prompt.tools and engine == "sglang":
+        more["input_ids"] = list(fmt.render(prompt))
+    elif prompt.tools:
+        messages.insert(0, {"role": "tool_declare", "content": fmt.declare_tools(prompt.tools)})
+    return {
+        "model": MODEL,
+        "messages": messages,
+        "temperature": 1.0,
+        "max_tokens": question.max_tokens,
+        "seed": question.seed,
+        "chat_template_kwargs": switches,
+        **more,
+        **asked_for_ids(engine, stream=trip.stream),
+    }
+
+
+def asked_for_ids(engine: str, *, stream: bool) -> dict[str, Any]:
+    """How each engine is asked to return ids; SGLang refuses in streams what it takes elsewhere."""
+    streamed: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    if engine == "sglang" and stream:
+        return {**streamed, "return_output_ids_in_sglext": True, "return_input_ids_in_sglext": True}
+    return {**streamed, "return_token_ids": True}
+
+
+def ask(engine: str, url: str, questions: Sequence[Question], fmt: Format) -> list[Answered]:
+    """Every question's answer, in order. Raises EngineError for a status that is not 200."""
+    return asyncio.run(_ask_all(url, [(one, encode_body(body_of(engine, one, fmt))) for one in questions]))
+
+
+def ask_bodies(url: str, bodies: Sequence[tuple[Question, Mapping[str, Any]]]) -> list[Answered]:
+    """The same with requests that were made elsewhere."""
+    return asyncio.run(_ask_all(url, [(question, encode_body(dict(body))) for question, body in bodies]))
+
+
+async def _ask_all(url: str, asked: Sequence[tuple[Question, bytes]]) -> list[Answered]:
+    slots = asyncio.Semaphore(AT_ONCE)
+    async with OpenRouter(f"{url.rstrip('/')}/v1") as client:
+
+        async def one(question: Question, body: bytes) -> Answered:
+            async with slots:
+                answer = await client.send(body)
+            if answer.status != OK:
+                raise EngineError(f"{question.prompt.id}: status {answer.status}, {answer.raw[:300]!r}")
+            return Answered(question, body, answer.raw)
+
+        return list(await asyncio.gather(*(one(question, body) for question, body in asked)))
+
+
+def exchange_of(answered: Answered, fmt: Format) -> Exchange:
+    """The answer's text view beside its truth. Raises EngineError where the ids are not there."""
+    question = answered.question
+    name = question.trip.profile.name
+    served, output = true_ids(answered)
+    truth = OracleEntry(
+        question.prompt.id,
+        question.prompt.id,
+        name,
+        stream=question.trip.stream,
+        thinking=question.prompt.thinking,
+        prompt_ids=served,
+        output_ids=output,
+        noncanonical=not is_canonical(fmt.tokenizer, output),
+        resegmented=None,
+        cut=not end_ids(fmt).intersection(output[-1:]),
+        cost="0",
+    )
+    return Exchange(question.trip, question.prompt, answered.raw, truth, question.max_tokens, named=name)
+
+
+def true_ids(answered: Answered) -> tuple[Ids, Ids]:
+    """Prompt and output ids of the answer, whatever its text says. Raises EngineError where it carries none."""
+    where, found = answered.question.prompt.id, ReturnedIds()
+    text = answered.raw.decode()
+    for data in sse_data(text) if answered.question.trip.stream else [text]:
+        if data != "[DONE]":
+            _add(found, json.loads(data))
+    prompt_ids, token_ids = found.prompt_ids(), found.token_ids()
+    if prompt_ids is None or token_ids is None:
+        raise EngineError(f"{where}: the engine was asked for ids and returned none, in {text[:200]!r}")
+    return prompt_ids, token_ids
+
+
+def _add(found: ReturnedIds, chunk: dict[str, Any]) -> None:
+    found.add_top(chunk)
+    for choice in chunk.get("choices") or ():
+        found.add_choice(choice)
+
+
+def thinking_of(prompt: Prompt) -> str:
+    """`thinking` or `instant`."""
+    return "thinking" if prompt.thinking else "instant"

@@ -1,0 +1,1 @@
+"""Golden token sequences: of the tiny target, and of engines."""

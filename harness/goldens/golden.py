@@ -1,0 +1,159 @@
+"""A golden: the tokens that one model gave to one prompt, and everything that decided them.
+
+Guarantees: `dump_golden(parse_golden(text)) == text` for every text that `dump_golden` wrote; one token a line, so that
+a diff of two goldens reads token by token. What is compared is ids; the rest explains a difference.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.formats.tokenizer import Tokenizer
+from pipeline.records import Ids, Json, Prompt
+
+REFRESH = "nox -s goldens"
+SUFFIX = ".tokens.json"
+
+
+class GoldenError(Exception):
+    """A golden that cannot be read, or a case that the model no longer gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenToken:
+    """One emitted token. `piece` is its text, other bytes escaped in hex; logprobs in nats, None where unknown."""
+
+    id: int
+    piece: str
+    logprob: float | None = None
+    runner_up: int | None = None
+    runner_up_logprob: float | None = None
+
+    @property
+    def margin(self) -> float | None:
+        """How much likelier the token was than the likeliest other one, in nats; negative where that was likelier."""
+        if self.logprob is None or self.runner_up_logprob is None:
+            return None
+        return self.logprob - self.runner_up_logprob
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """`provenance` says which model, engine and sampling; `text` is what the ids decode to."""
+
+    provenance: Mapping[str, Json]
+    case: str
+    features: tuple[str, ...]
+    prompt: Prompt
+    prompt_ids: Ids
+    tokens: tuple[GoldenToken, ...]
+    text: bytes
+
+    @property
+    def ids(self) -> Ids:
+        """The emitted ids, shape [n]."""
+        return tuple(token.id for token in self.tokens)
+
+
+def tokens_of(ids: Ids, tokenizer: Tokenizer) -> tuple[GoldenToken, ...]:
+    """Tokens of which nothing is known but their ids."""
+    return tuple(GoldenToken(token, piece(token, tokenizer)) for token in ids)
+
+
+def piece(token: int, tokenizer: Tokenizer) -> str:
+    """The token's text for people; not unique, as half a character has none."""
+    return tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
+
+
+def dump_golden(golden: Golden) -> str:
+    """The file's text: provenance first, where the attestation looks for it."""
+    head: dict[str, Json] = {
+        "provenance": dict(golden.provenance),
+        "case": golden.case,
+        "features": list(golden.features),
+        "prompt": _prompt(golden.prompt),
+        "prompt_ids": list(golden.prompt_ids),
+    }
+    members = [f"  {_json(name)}: {_json(value)}" for name, value in head.items()]
+    lines = ",\n".join(f"    {_json(_token(token))}" for token in golden.tokens)
+    members += [f'  "tokens": [\n{lines}\n  ]', f"  {_text(golden.text)}"]
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def parse_golden(text: str) -> Golden:
+    """The golden of a file's text. Raises GoldenError for anything else."""
+    try:
+        entries = json.loads(text)
+        return Golden(
+            provenance=dict(entries["provenance"]),
+            case=entries["case"],
+            features=tuple(entries["features"]),
+            prompt=_read_prompt(entries["case"], entries["prompt"]),
+            prompt_ids=tuple(entries["prompt_ids"]),
+            tokens=tuple(map(_read_token, entries["tokens"])),
+            text=_read_text(entries),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise GoldenError(f"no readable golden ({type(error).__name__}: {error}). Run: {REFRESH}") from error
+
+
+def read_golden(path: Path) -> Golden:
+    """The golden at `path`. Raises GoldenError, naming the file."""
+    try:
+        return parse_golden(path.read_bytes().decode("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise GoldenError(f"{path}: no golden there ({error}). Run: {REFRESH}") from error
+    except GoldenError as error:
+        raise GoldenError(f"{path}: {error}") from error
+
+
+def _json(value: Json) -> str:
+    """Spaced, and with everything that is not plain text escaped, so that no editor changes it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return json.dumps(char)[1:-1]
+
+
+def _prompt(prompt: Prompt) -> dict[str, Json]:
+    entries: dict[str, Json] = {"messages": [dict(message) for message in prompt.messages]}
+    if prompt.tools:
+        entries["tools"] = [dict(tool) for tool in prompt.tools]
+    entries["thinking"] = prompt.thinking
+    return entries
+
+
+def _read_prompt(case: str, entries: Mapping[str, Any]) -> Prompt:
+    return Prompt(case, tuple(entries["messages"]), tuple(entries.get("tools", ())), entries["thinking"])
+
+
+def _token(token: GoldenToken) -> list[Json]:
+    if token.runner_up is None:
+        return [token.id, token.piece, token.logprob]
+    return [token.id, token.piece, token.logprob, [token.runner_up, token.runner_up_logprob]]
+
+
+def _read_token(entry: list[Any]) -> GoldenToken:
+    token, text, logprob, *rest = entry
+    runner_up, runner_up_logprob = rest[0] if rest else (None, None)
+    return GoldenToken(token, text, logprob, runner_up, runner_up_logprob)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return f'"text": {_json(data.decode("utf-8"))}'
+    except UnicodeDecodeError:
+        return f'"text_base64": "{base64.b64encode(data).decode("ascii")}"'
+
+
+def _read_text(entries: Mapping[str, Any]) -> bytes:
+    if "text_base64" in entries:
+        return base64.b64decode(entries["text_base64"], validate=True)
+    return str(entries["text"]).encode("utf-8")

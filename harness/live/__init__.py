@@ -1,0 +1,1 @@
+"""What a probe brought back as cassettes, contract and fingerprint."""

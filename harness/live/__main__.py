@@ -1,0 +1,222 @@
+"""`python -m harness live`: what a probe brought back, as cassettes, contract and fingerprint, or held against them.
+
+`record` writes the cassettes, the table of what they give and its tests, and shows what the fingerprint says that the
+committed one does not; only `--write` writes that. `drift` compares a handful and writes nothing. Guarantees: what the
+emulator answered does not enter this tree, and a trait that moved makes the exit status of `drift` 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+from harness.attestation.groups import CONTRACT, LIVE, TABLE
+from harness.cassettes.cassette import Cassette, CassetteError
+from harness.live.cassettes import Recorded, cassettes_of, folder_of, read_recorded, save_all
+from harness.live.fingerprint_diff import Change, Tier, as_asked, changes, learned_from, same_route, table
+from harness.live.suite import Entry, Table, opened, outcome, read_table, write_suite
+from harness.measures.fingerprints import lines_of
+from pipeline.base.paths import ROOT
+from pipeline.datasets.features import features_of
+from pipeline.fingerprints.exchanges import ExchangesError
+from pipeline.fingerprints.models import model_of
+from pipeline.formats.registry import FormatError
+from pipeline.formats.tokenizer import TokenizerError
+from pipeline.gate.gate import PROBES
+from pipeline.generation.probe.exchange_file import FILE
+from pipeline.generation.probe.probes import Probe, ProbesError, read_probes
+from pipeline.proof.fingerprint import Fingerprint, FingerprintError, committed_fingerprints, file_name
+from pipeline.records import Json
+
+CHANGED, UNUSABLE = 1, 2
+TROUBLE = (CassetteError, ExchangesError, FingerprintError, FormatError, ProbesError, TokenizerError, OSError)
+QUIET = frozenset({Tier.SAME, Tier.OPEN})
+"""Tiers that a record does not list."""
+
+
+class LiveError(Exception):
+    """What was brought back cannot be used for this."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit 0, 1 where a route has drifted, 2 where nothing could be done."""
+    options = _parser().parse_args(arguments)
+    try:
+        recorded = [one for folder in options.folders for one in read_recorded(folder / FILE)]
+        kept = list(_kept(recorded))
+        status: int = options.act(kept, options)
+    except (LiveError, *TROUBLE) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return UNUSABLE
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m harness live", description=(__doc__ or "").split("\n")[0])
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    record_verb = verbs.add_parser("record", help="make cassettes, their contract and the fingerprint's differences")
+    record_verb.add_argument("--write", action="store_true", help="write the fingerprint, too")
+    drift_verb = verbs.add_parser("drift", help="compare a handful with the committed fingerprint; exit 1 on a change")
+    for verb, act in ((record_verb, record), (drift_verb, drift)):
+        verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help=f"what `pipeline probe` wrote: {FILE}")
+        verb.add_argument("--tokenizer", metavar="DIR", help="directory with the model's vocabulary")
+        verb.add_argument("--root", type=Path, default=ROOT, help="another tree to write to and compare with")
+        verb.set_defaults(act=act)
+    return parser
+
+
+def _kept(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
+    """What is of the provider and the model that were asked; the rest is told."""
+    for one in recorded:
+        if why := one.why_not():
+            sys.stderr.write(f"not kept: {one.probe}, {one.exchange.id}: {why}\n")
+        else:
+            yield one
+
+
+# record
+
+
+def record(kept: Sequence[Recorded], options: argparse.Namespace) -> int:
+    """Cassettes, fingerprint, contract, in this order: the contract says what the committed fingerprint proves."""
+    root: Path = options.root
+    if root.resolve() == ROOT and any(not one.route.startswith("openrouter/") for one in kept):
+        raise LiveError("these answers are an emulator's, and this tree keeps live ones. Use --root DIR for a trial")
+    if not kept:
+        raise LiveError("no answer is left to record. Look at what was told above, then probe again")
+    probes = {probe.id: probe for probe in read_probes(root / PROBES).probes}
+    formats = {one.exchange.model: _format_of(one.exchange.model) for one in kept}
+    if strangers := sorted({one.probe for one in kept} - probes.keys()):
+        raise LiveError(f"{strangers[0]} is no committed probe. Probe again with this tree's {PROBES}")
+    cassettes = cassettes_of(kept, root)
+    for path in save_all(cassettes, root / "cassettes"):
+        _say(f"recorded {path.relative_to(root)}")
+    for path in _orphans(kept, probes, root):
+        path.unlink()
+        _say(f"removed  {path.relative_to(root)}: no committed probe is called so")
+    _fingerprints(kept, options)
+    entries = {
+        name: _entry(next(one for one in kept if one.name == name), cassettes[name], probes, formats, options)
+        for name in cassettes
+    }
+    for folder in _write_contracts(cassettes, entries, root):
+        _say(f"contract {folder.relative_to(root)}")
+    return 0
+
+
+def _orphans(kept: Sequence[Recorded], probes: Mapping[str, Probe], root: Path) -> Iterator[Path]:
+    """Cassettes of these routes whose probe is gone: nobody can record them anew."""
+    for folder in sorted({folder_of(one.route, one.exchange.model) for one in kept}):
+        for path in sorted((root / "cassettes" / folder).glob("*.yaml")):
+            if path.stem.rpartition(".")[0] not in probes:
+                yield path
+
+
+def _fingerprints(kept: Sequence[Recorded], options: argparse.Namespace) -> None:
+    """Learn, say what differs, and write it where that was asked for."""
+    for found, listed in _compared(kept, options, few=False):
+        told = [change for change in listed if change.tier not in QUIET]
+        for line in table(found, told):
+            _say(line)
+        _say(f"  {sum(change.tier is Tier.SAME for change in listed)} traits as committed")
+        if options.write:
+            _write_fingerprint(found, kept, options.root)
+
+
+def _compared(
+    kept: Sequence[Recorded], options: argparse.Namespace, *, few: bool
+) -> Iterator[tuple[Fingerprint, list[Change]]]:
+    learned, account = learned_from([one.exchange for one in kept], options.tokenizer)
+    sys.stderr.writelines(f"{line}\n" for line in account)
+    known = committed_fingerprints(options.root)
+    asked = list(dict.fromkeys(one.exchange.model for one in kept))
+    for one in learned:
+        found = as_asked(one, asked)
+        yield found, changes(same_route(found, known), found, few=few)
+
+
+def _write_fingerprint(found: Fingerprint, kept: Sequence[Recorded], root: Path) -> None:
+    folder = root / "goldens" / "fingerprints"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = "live" if all(one.route.startswith("openrouter/") for one in kept) else "emulator"
+    recorded_at = min(one.at for one in kept).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    path = folder / file_name(found)
+    path.write_text("".join(lines_of(found, recorded_at, source)), encoding="utf-8", newline="\n")
+    _say(f"written  {path.relative_to(root)}")
+
+
+def _write_contracts(cassettes: Mapping[str, Cassette], entries: Mapping[str, Entry], root: Path) -> Iterator[Path]:
+    """The table and the tests of each route, with what was not recorded anew as it was."""
+    for route in dict.fromkeys(cassette.provenance.route for cassette in cassettes.values()):
+        before = {name: entry for name, entry in _before(route, root).items() if _has(root, name)}
+        mine = {name: entries[name] for name, cassette in cassettes.items() if cassette.provenance.route == route}
+        yield write_suite(Table(route, {**before, **mine}), root)
+
+
+def _before(route: str, root: Path) -> dict[str, Entry]:
+    folder = root / CONTRACT / LIVE / route.replace("/", "--")
+    return dict(read_table(folder).entries) if (folder / TABLE).is_file() else {}
+
+
+def _has(root: Path, name: str) -> bool:
+    return (root / "cassettes" / f"{name}.yaml").is_file()
+
+
+def _entry(
+    first: Recorded,
+    cassette: Cassette,
+    probes: Mapping[str, Probe],
+    formats: Mapping[str, str],
+    options: argparse.Namespace,
+) -> Entry:
+    probe, slug = probes[first.probe], first.exchange.model
+    thinking = _thinks(first.exchange.request or {})
+    prompt: dict[str, Json] = {"id": probe.id, "messages": [*map(dict, probe.prompt.messages)], "thinking": thinking}
+    if probe.prompt.tools:
+        prompt["tools"] = [*map(dict, probe.prompt.tools)]
+    shape = "length_cut" if probe.known.cut else "thinking" if thinking else "instant"
+    features = (shape, *sorted(str(feature) for feature in features_of(probe.prompt, probe.tool_mode)))
+    entry = Entry(formats[slug], first.exchange.provider, prompt, features, ())
+    known, fmt = committed_fingerprints(options.root), opened(entry.format, options.tokenizer)
+    return replace(entry, rows=tuple(outcome(entry, fmt, slug, each, known) for each in cassette.interactions))
+
+
+def _format_of(slug: str) -> str:
+    if (model := model_of(slug)) is None:
+        raise LiveError(f"which format {slug} answers in is not in pipeline/fingerprints/models.py. Add it there")
+    return model.format
+
+
+def _thinks(request: object) -> bool:
+    reasoning = request.get("reasoning") if isinstance(request, dict) else None
+    return isinstance(reasoning, dict) and reasoning.get("enabled") is True
+
+
+# drift
+
+
+def drift(kept: Sequence[Recorded], options: argparse.Namespace) -> int:
+    """A line a trait that was proven: the same, changed, or not seen in these answers."""
+    moved = looked = 0
+    for found, listed in _compared(kept, options, few=True):
+        told = [change for change in listed if change.before is not None and change.before.proven]
+        looked += bool(told)
+        moved += sum(change.tier is Tier.CHANGED for change in told)
+        for line in table(found, told) if told else ():
+            _say(line)
+    if not looked:
+        raise LiveError("no committed fingerprint is of these answers. Run: nox -s cassettes -- --live … --write")
+    _say(f"{moved} traits changed" if moved else "no trait changed")
+    return CHANGED if moved else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

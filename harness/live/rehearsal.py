@@ -1,0 +1,94 @@
+"""A probe rehearsed: a tree of its own, the emulator that answers the probes as they are known, and what was said.
+
+Guarantees: nothing of the user's own state is read or touched, but for the key in the environment, which a rehearsal of
+a paid route needs as the route does. Imports the server only where one is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.emulator.answers import Answerer
+from harness.fixtures.runs import MODEL, World, make_world
+from harness.live.known_answers import known_pool
+from pipeline.base.money import pico
+from pipeline.base.paths import ROOT
+from pipeline.formats.registry import open_format
+from pipeline.gate.attestation import Scope
+from pipeline.gate.digests import tree_digests
+from pipeline.gate.gate import PROBES, Job, Kind, Permit
+from pipeline.generation.plan import Plan
+from pipeline.generation.probe.exchange_file import FILE
+from pipeline.generation.probe.probe import run_probe
+from pipeline.generation.probe.probe_crew import Findings
+from pipeline.generation.probe.probes import ProbePlan, read_probes
+from pipeline.records import Route, Sampling, ToolMode
+
+if TYPE_CHECKING:
+    from harness.emulator.trial import Terms, Trial
+
+FMT = open_format("tiny-kimi")
+COMMITTED = read_probes(ROOT / PROBES)
+EMULATED = Route("emulator", MODEL, "siliconflow", stream=False)
+PAID = replace(EMULATED, api="openrouter")
+"""A paid route, as far as the program knows; its base URL is the emulator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """A world, the emulator in it, and what a probe said."""
+
+    world: World
+    trial: Trial
+    said: list[str]
+
+    def wanted(self, *, route: Route = EMULATED, budget: str = "1", few: bool = False, repeats: int = 3) -> ProbePlan:
+        plan = Plan(
+            prompts=ROOT / PROBES,
+            out=self.world.out,
+            route=route,
+            sampling=Sampling(max_tokens=1),
+            tool_mode=ToolMode.NONE,
+            fmt=FMT,
+            budget_pico=pico(budget),
+            base_url=self.trial.url,
+            concurrency=4,
+        )
+        return ProbePlan(plan, COMMITTED.sha256, COMMITTED.chosen(few=few), repeats)
+
+    def permit(self, wanted: ProbePlan, **changes: object) -> Permit:
+        """A permit made here, for this probe but for the changes of its job."""
+        job = Job(Kind.PROBE, wanted.plan.route, prompts_sha256=COMMITTED.sha256)
+        job = replace(job, **changes)  # type: ignore[arg-type]  # Job's own fields
+        digests, until = tree_digests(self.world.root), datetime.now(UTC) + timedelta(hours=1)
+        return Permit(job, Scope.DEV, Decimal(1), until, "ab" * 32, digests)
+
+    def probe(self, wanted: ProbePlan, permit: Permit | None = None) -> Findings:
+        """One session. Raises StopError."""
+        permit = permit or self.permit(wanted)
+        asking = run_probe(permit, wanted, say=self.said.append, root=self.world.root, ledger=self.world.ledger)
+        return asyncio.run(asking)
+
+    @property
+    def exchanges(self) -> Path:
+        return self.world.out / FILE
+
+
+@contextmanager
+def opened(folder: Path, answerer: Answerer | None = None, terms: Terms | None = None) -> Iterator[Shop]:
+    """A shop in `folder`, over a real socket."""
+    from harness.emulator.trial import emulating
+
+    world = make_world(folder, FMT)
+    for name in (PROBES, "pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, world.root / name)
+    with emulating(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
+        yield Shop(replace(world, url=trial.url), trial, [])

@@ -1,0 +1,1 @@
+"""Programs that print a number. The contract suite imports none of them."""

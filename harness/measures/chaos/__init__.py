@@ -1,0 +1,1 @@
+"""Whole runs behind a bad wire, killed at random and resumed."""

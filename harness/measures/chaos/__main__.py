@@ -1,0 +1,172 @@
+"""`python -m harness chaos`: whole runs against an emulator behind a bad wire, killed at random and gone on with.
+
+Guarantees: each run is one client process after another, some of them ended by `kill -9`, against an emulator in a
+process of its own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for any answer that
+was lost or paid twice, any wrong row, any money that does not add up, and any moment above the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from harness.emulator.catalog import cost_usd
+from harness.fixtures.forks import ChildError, told_by
+from harness.fixtures.runs import MODEL, World, byte_format, make_world, prompt_line
+from harness.measures.chaos.checks import Found, check
+from harness.measures.chaos.server import bad_wire
+from harness.measures.chaos.session import Due, Ended, reconciled, session, when_asked, when_writing
+from harness.views.view import PROFILES
+from pipeline.base.money import pico, usd_text
+from pipeline.generation.breaker import Sign
+from pipeline.generation.ledger import listing
+from pipeline.generation.paid_client import BUDGET_SPENT
+from pipeline.generation.plan import Patience, Plan, Watch
+from pipeline.records import Json, Route
+
+RUNS, PROMPTS = 200, 500
+HASTY = Patience(attempts=5, first=0.002, longest=0.01)
+MOST_SESSIONS = 150
+PROVIDERS = ("chutes", "siliconflow")
+WORST_TOKENS = (256, 256)
+"""Of a prompt and of an answer, about."""
+GROWTH = 1.5
+MOST_EXAMPLES = 20
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """One run through chaos: what was drawn for it, and what it has come to."""
+
+    world: World
+    draw: Random
+    route: Route
+    in_flight: int
+    budget: int
+    kills: int
+    found: Found = field(default_factory=Found)
+
+    def go(self) -> None:
+        """Sessions until every row is there or of unknown fate; the budget is looked at after each."""
+        for _ in range(MOST_SESSIONS):
+            ended = session(self.world, self._plan(), self._due())
+            self._look(ended)
+            if ended.how == "crashed" or ended.is_over:
+                return
+            if ended.code == BUDGET_SPENT:
+                self.budget = round(self.budget * GROWTH)
+        self.found.wrong("no end", f"after {MOST_SESSIONS} sessions: {ended}")
+
+    def _plan(self) -> Plan:
+        return self.world.plan(
+            route=self.route,
+            concurrency=self.in_flight,
+            budget_pico=self.budget,
+            patience=HASTY,
+            watch=Watch(accepted=frozenset(Sign)),
+        )
+
+    def _due(self) -> Due | None:
+        """When the client is killed: at its start, while it asks, or while it writes; None where it is left alone."""
+        if not self.kills or self.draw.random() < 0.2:  # noqa: PLR2004 - some sessions are left alone in between
+            return None
+        self.kills -= 1
+        size = self.draw.choice([0, self.draw.randrange(20_000), self.draw.randrange(150_000), None])
+        return when_writing(self.world) if size is None else when_asked(self.world, size)
+
+    def _look(self, ended: Ended) -> None:
+        self.found.counts[f"sessions {ended.how}"] += 1
+        self.found.counts["sessions out of budget"] += ended.code == BUDGET_SPENT
+        if ended.how == "crashed":
+            self.found.wrong("crash", ended.message)
+        for what, spent in (("in the ledger", _spent(self.world.ledger)), ("billed", pico(self.world.billed()))):
+            if spent > self.budget:
+                self.found.wrong("over budget", f"${usd_text(spent)} {what}, of ${usd_text(self.budget)}")
+
+
+def _spent(ledger: Path) -> int:
+    """Pico-dollars in the ledger, which is one run's alone; unsettled requests at their worst case."""
+    return sum(line.pico for line in listing(ledger) if line.state != "failed_free")
+
+
+def drawn_run(world: World, draw: Random) -> Rehearsal:
+    """What a run is like: its route, its budget, how often it is killed."""
+    route = Route("emulator", MODEL, draw.choice(PROVIDERS), stream=draw.random() < 0.7)  # noqa: PLR2004 - mostly
+    in_flight = draw.choice([8, 16, 32, 64])
+    worst = pico(cost_usd(PROFILES[route.provider], *WORST_TOKENS))
+    budget = worst * draw.choice([in_flight // 2, in_flight * 2, 10_000])
+    return Rehearsal(world, draw, route, in_flight, budget, kills=draw.randrange(1, 7))
+
+
+def rehearse(folder: Path, seed: int, prompts: int) -> tuple[Found, str]:
+    """One run from its first session to the comparison of the books, and what was drawn for it in words."""
+    (tokenizer := folder / "tokenizer").mkdir()
+    world = make_world(folder, byte_format(tokenizer))
+    world.write_prompts(*(prompt_line(number) for number in range(prompts)))
+    run, log = drawn_run(world, Random(seed)), folder / "faults.jsonl"
+    with bad_wire(world.fmt, world.oracle, log, seed) as url:
+        run.world = replace(world, url=url)
+        run.go()
+        if not run.found.violations:
+            reconciled(world.ledger, url)
+            run.go()
+    run.found.add(check(world, log))
+    way = f"{run.route.name} {'stream' if run.route.stream else 'json'}, {run.in_flight} in flight"
+    return run.found, way
+
+
+def isolated(seed: int, prompts: int) -> tuple[Found, str]:
+    """The same in a process of its own: what a run reads its shards with starts threads, and a fork loses them."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def work() -> Json:
+            found, way = rehearse(Path(folder), seed, prompts)
+            told: dict[str, Any] = {"wrong": found.violations, "examples": found.examples, "counts": found.counts}
+            return told | {"way": way}
+
+        try:
+            told: Any = told_by(work)
+        except ChildError as error:
+            return Found(Counter({"crash of the rehearsal": 1}), [f"{error}; its traceback stands above"]), "no run"
+    return Found(Counter(told["wrong"]), told["examples"], Counter(told["counts"])), told["way"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, sum up. Exit 1 where anything is violated."""
+    parser = argparse.ArgumentParser(prog="python -m harness chaos", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"default {RUNS}")
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"prompts a run (default {PROMPTS})")
+    parser.add_argument("--seed", type=int, default=0, help="the first run's; the others count on from it")
+    parser.add_argument("--seconds", type=float, help="begin no run after so many seconds")
+    options = parser.parse_args(arguments)
+    total, runs, begin = Found(), 0, time.monotonic()
+    for seed in range(options.seed, options.seed + options.runs):
+        if options.seconds is not None and time.monotonic() - begin > options.seconds:
+            break
+        start = time.monotonic()
+        found, way = isolated(seed, options.prompts)
+        total.add(found)
+        runs += 1
+        sys.stdout.write(f"seed {seed}: {way}, {time.monotonic() - start:.1f} s: {_said(found.counts)}\n")
+        for example in found.examples[:MOST_EXAMPLES]:
+            sys.stdout.write(f"  {example}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{runs} runs of {options.prompts} prompts: {_said(total.counts)}\n")
+    sys.stdout.write(f"violations: {_said(total.violations) or 'none'}\n")
+    return 1 if total.violations else 0
+
+
+def _said(counts: Mapping[str, Json]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

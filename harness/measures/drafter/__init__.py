@@ -1,0 +1,1 @@
+"""Drafters trained and evaluated end to end."""

@@ -1,0 +1,1 @@
+"""Real engines measured: agreement, kills, routes, states, speculation."""

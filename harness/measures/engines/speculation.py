@@ -1,0 +1,179 @@
+"""`python -m harness engines speculation ENGINE --python PYTHON --model DIR --drafter DIR`: an engine drafts with ours.
+
+Guarantees: the engine loads the exported directory as it is and decodes greedily with it, a chain a round; its ids are
+held against plain greedy decoding by transformers, and its accepted tokens a round against those that we count on the
+same prompts. It passes where no answer differs under a wide margin and both lengths agree within `SPREAD`; exit 1 where
+it does not, 2 where the engine failed. vLLM does this on a CPU, SGLang needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import httpx2
+
+from harness.engines.__main__ import add_engine, start_of
+from harness.engines.agreement import add_prompts, asks_of, by_transformers
+from harness.engines.answers import compared
+from harness.engines.launch import running
+from harness.engines.settings import Name
+from pipeline.generation.engines.openrouter import NoAnswerError
+from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.served import DIALECTS
+from pipeline.generation.engines.server import Ask, Served, generation_of
+from pipeline.records import Json
+
+DEPTH: Final = 4
+SPREAD: Final = 0.05
+"""Of an acceptance length: an engine also counts what it accepted past an end token, and half precision parts ways."""
+VLLM_COUNTS: Final = {
+    "rounds": "vllm:spec_decode_num_drafts_total",
+    "drafted": "vllm:spec_decode_num_draft_tokens_total",
+    "accepted": "vllm:spec_decode_num_accepted_tokens_total",
+}
+SGLANG_COUNTS: Final = {
+    "rounds": "spec_verify_ct",
+    "drafted": "spec_num_proposed_drafts",
+    "accepted": "spec_num_correct_drafts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Verified drafts, their tokens, and how many of these were accepted."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def length(self) -> float:
+        """Tokens a pass of the target: what was accepted and the target's own after it."""
+        return 1 + self.accepted / self.rounds if self.rounds else 1.0
+
+    def __add__(self, other: Drafted) -> Drafted:
+        return Drafted(self.rounds + other.rounds, self.drafted + other.drafted, self.accepted + other.accepted)
+
+    def __sub__(self, other: Drafted) -> Drafted:
+        return Drafted(self.rounds - other.rounds, self.drafted - other.drafted, self.accepted - other.accepted)
+
+
+def flags(name: Name, drafter: Path, depth: int) -> tuple[str, ...]:
+    """The engine's own flags for a chain of drafts from an exported directory."""
+    if name == "vllm":
+        settings = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": depth}
+        return "--speculative-config", json.dumps(settings)
+    numbers = ("--speculative-num-steps", str(depth), "--speculative-eagle-topk", "1")
+    tokens = ("--speculative-num-draft-tokens", str(depth + 1))
+    where = ("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(drafter))
+    return (*where, *numbers, *tokens)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve, ask, compare. 0, 1 where it does not pass, 2 where the engine failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness engines speculation", description=(__doc__ or "").split("\n")[0]
+    )
+    add_engine(parser)
+    add_prompts(parser)
+    parser.add_argument("--drafter", type=Path, required=True, metavar="DIR", help="an exported drafter of this model")
+    parser.add_argument("--depth", type=int, default=DEPTH, metavar="N", help=f"drafted tokens a round ({DEPTH})")
+    options, more = parser.parse_known_args(arguments)
+    start = start_of(options, more)
+    start = replace(start, more=(*start.more, *flags(start.name, options.drafter.resolve(), options.depth)))
+    try:
+        wanted = asks_of(options, start.model)
+        with running(start) as engine:
+            theirs, counted = asyncio.run(decoded(start.name, engine.url, wanted, start.rows))
+            seconds = engine.seconds
+    except (EngineError, NoAnswerError, httpx2.TransportError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    own = own_rounds(start.model, options.drafter, wanted, options.depth)
+    found = compared(by_transformers(start.model, wanted, start.rows)[1], theirs)
+    objections = list(objections_to(found, counted, own))
+    told: dict[str, Json] = {"engine": start.name, "device": start.device, "start_seconds": round(seconds, 1)}
+    lengths: dict[str, Json] = {"acceptance_length": round(counted.length, 3), "ours": round(own.length, 3)}
+    rounds: dict[str, Json] = {"rounds": counted.rounds, "accepted": counted.accepted, "objections": [*objections]}
+    sys.stdout.write(json.dumps(told | lengths | rounds | found) + "\n")
+    sys.stdout.write("FAIL\n" if objections else "PASS\n")
+    return 1 if objections else 0
+
+
+def objections_to(found: dict[str, Json], theirs: Drafted, ours: Drafted) -> Iterator[str]:
+    """Why it does not pass."""
+    if found["wide"]:
+        yield f"{found['wide']} answers differ under a wide margin"
+    if not theirs.rounds:
+        yield "the engine drafted nothing"
+    elif abs(theirs.length - ours.length) > SPREAD * ours.length:
+        yield f"its acceptance length {theirs.length:.3f} is not ours, {ours.length:.3f}, within {SPREAD:.0%}"
+
+
+async def decoded(name: Name, url: str, wanted: Sequence[Ask], rows: int) -> tuple[list[Generation], Drafted]:
+    """The engine's answers, and what it says of its drafts. Raises EngineError, NoAnswerError."""
+    async with Served(DIALECTS[name](), url, in_flight=rows) as server:
+        before = await _metrics(url) if name == "vllm" else Drafted()
+        slots = asyncio.Semaphore(rows)
+
+        async def one(ask: Ask) -> bytes:
+            async with slots:
+                return (await server.send(server.body(ask))).raw
+
+        answers = await asyncio.gather(*map(one, wanted))
+        found = [generation_of(server.dialect, ask, raw) for ask, raw in zip(wanted, answers, strict=True)]
+        if name == "vllm":
+            return found, await _metrics(url) - before
+    return found, sum(map(told_by_sglang, answers), Drafted())
+
+
+def told_by_sglang(raw: bytes) -> Drafted:
+    """What an answer of SGLang's says of its drafts. Raises EngineError."""
+    meta = json.loads(raw)["meta_info"]
+    counts = {ours: meta.get(theirs) for ours, theirs in SGLANG_COUNTS.items()}
+    if not all(isinstance(number, int) for number in counts.values()):
+        raise EngineError(f"sglang says nothing of its drafts: {counts}")
+    return Drafted(**counts)
+
+
+def told_by_vllm(metrics: str) -> Drafted:
+    """The sums in the text of vLLM's /metrics; nothing before the first draft."""
+    lines = [line for line in metrics.splitlines() if not line.startswith("#")]
+    sums = {
+        ours: sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == theirs)
+        for ours, theirs in VLLM_COUNTS.items()
+    }
+    return Drafted(**{ours: int(number) for ours, number in sums.items()})
+
+
+async def _metrics(url: str) -> Drafted:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        return told_by_vllm((await client.get(f"{url}/metrics")).text)
+
+
+def own_rounds(model: Path, directory: Path, wanted: Sequence[Ask], depth: int) -> Drafted:
+    """The rounds of our own speculative decoding of the same prompts, a chain as deep."""
+    from pipeline.drafter.decoding.drafting import DrafterDrafting
+    from pipeline.drafter.decoding.speculate import Limits, speculate
+    from pipeline.drafter.decoding.trees import parse_shape
+    from pipeline.drafter.decoding.verify import Verifier
+    from pipeline.drafter.export.serving import load_drafter
+    from pipeline.drafter.target.hidden_states import load_target
+
+    layers = load_target(model)
+    drafter = load_drafter(directory, layers.facts, layers.embedding)
+    target = load_target(model, layers=drafter.config.aux_layers)
+    verifier, drafting, shape = Verifier(target), DrafterDrafting(drafter), parse_shape(f"chain:{depth}")
+    found = Drafted()
+    for ask in wanted:
+        limits = Limits(ask.sampling.max_tokens, verifier.end_ids)
+        rounds = speculate(verifier, drafting, shape, ask.prompt, limits).rounds
+        found += Drafted(len(rounds), depth * len(rounds), sum(each.accepted for each in rounds))
+    return found

@@ -1,0 +1,42 @@
+"""`python -m harness engines routes ENGINE --python PYTHON --model DIR`: an engine's text view, measured.
+
+Guarantees: the engine is started with its own Kimi parsers of reasoning and tools, `engine-routes` measures its
+chat endpoint with the ids that its answers carry, and the engine is ended. What is not known here goes to that measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from harness.engines.__main__ import add_engine, start_of
+from harness.engines.launch import running
+from harness.engines.settings import Name
+from harness.measures.engines import routes as engine_routes
+from harness.views.roundtrip import MODEL
+from pipeline.generation.engines.output import EngineError
+
+PARSERS: Final[Mapping[Name, Sequence[str]]] = {
+    "sglang": ("--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2"),
+    "vllm": (
+        *("--reasoning-parser", "kimi_k2", "--tool-call-parser", "kimi_k2", "--enable-auto-tool-choice"),
+        *("--served-model-name", MODEL),  # vLLM answers to no other name than it was given
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What `harness.measures.engines.routes` says, 2 where the engine did not start."""
+    parser = argparse.ArgumentParser(prog="python -m harness engines routes", description=str(__doc__).split("\n")[0])
+    add_engine(parser)
+    options, more = parser.parse_known_args(arguments)
+    start = replace(start_of(options), more=tuple(PARSERS[options.engine]))
+    try:
+        with running(start) as engine:
+            return engine_routes.main(["--engine", start.name, "--url", engine.url, *more])
+    except EngineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2

@@ -1,0 +1,184 @@
+"""`python -m harness fidelity`: every accepted row of a survey against the ids that were really sampled.
+
+Guarantees: judged by the committed fingerprints, on answers that they were not measured on. Exit 1 if a row of any
+grade but `counted` is wrong, or if a wrong `counted` row is anything else than a re-split of the same length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.emulator.survey import Exchange, SurveyError, questions, survey
+from harness.measures.needless import needless
+from harness.strategies.properties import is_counted_risk
+from harness.views.roundtrip import trips
+from pipeline.base.binomial import upper_bound
+from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format
+from pipeline.formats.registry import open_format
+from pipeline.proof.fingerprint import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
+from pipeline.proof.oracle import OracleTally, judged
+from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.records import Completion, Evidence, Refusal, RefusedError, TokenRow
+
+EACH = 60
+RESEGMENT = 0.05
+SEED = 70_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One exchange, what was made of it, and what it should have been."""
+
+    exchange: Exchange
+    row: TokenRow | Refusal
+    oracle: str | None = None
+
+    @property
+    def wrong(self) -> bool:
+        """Whether ids were accepted that were not sampled."""
+        return self.exchange.is_wrong(self.row)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure. Exit 0, 1 where a row was wrong beyond the stated risk, 2 where nothing could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m harness fidelity", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--each", type=int, default=EACH, metavar="N", help=f"answers a way to ask (default {EACH})")
+    parser.add_argument("--resegment", type=float, default=RESEGMENT, metavar="P", help="share of answers re-split")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        verdicts = measure(options.each, options.resegment, options.seed)
+    except SurveyError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    result = report(verdicts)
+    sys.stdout.write(json.dumps(result) + "\n" if options.json else table(result))
+    return 1 if result["wrong"] else 0
+
+
+def measure(each: int, resegment: float, seed: int) -> list[Verdict]:
+    """A survey of every way to ask, and what reconstruct makes of each answer."""
+    fmt = open_format("tiny-kimi")
+    known = committed_fingerprints(ROOT)
+    exchanges = survey(list(questions(trips(), each, seed=seed)), fmt, resegment=resegment)
+    return [_verdict(exchange, fmt, known) for exchange in exchanges]
+
+
+def _verdict(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> Verdict:
+    row, completion = _rebuilt(exchange, fmt, known), exchange.completion
+    if not isinstance(completion, Completion) or completion.token_ids is None or not isinstance(row, TokenRow):
+        return Verdict(exchange, row)
+    asked = Asked(max_tokens=exchange.max_tokens)
+    return Verdict(exchange, row, judged(row, exchange.prompt, completion, fmt, known, asked))
+
+
+def _rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
+    completion = exchange.completion
+    if not isinstance(completion, Completion):
+        return completion.refusal
+    try:
+        fingerprint = fingerprint_of(completion, known)
+    except RefusedError as error:
+        return error.refusal
+    asked = Asked(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
+    return reconstruct(exchange.prompt, completion, fmt, fingerprint, asked)
+
+
+def report(verdicts: Sequence[Verdict]) -> dict[str, object]:
+    """Counts by grade and by reason; `wrong` lists rows beyond the stated risk."""
+    fmt = open_format("tiny-kimi")
+    accepted = [verdict for verdict in verdicts if isinstance(verdict.row, TokenRow)]
+    refused = [verdict for verdict in verdicts if isinstance(verdict.row, Refusal)]
+    grades = {str(grade): list(_of_grade(accepted, grade)) for grade in Evidence}
+    return {
+        "answers": len(verdicts),
+        "non_canonical": sum(verdict.exchange.truth.noncanonical for verdict in verdicts),
+        "accepted": {name: {"rows": len(rows), "wrong": sum(v.wrong for v in rows)} for name, rows in grades.items()},
+        "wrong": [_described(verdict) for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)],
+        "counted": _counted(grades[Evidence.COUNTED]),
+        "refused": _refusals(refused, fmt),
+        "oracle": _oracle(verdicts),
+    }
+
+
+def _oracle(verdicts: Iterable[Verdict]) -> dict[str, object]:
+    """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
+    tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
+    rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
+    return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
+
+
+def _of_grade(accepted: Iterable[Verdict], grade: Evidence) -> Iterator[Verdict]:
+    return (verdict for verdict in accepted if isinstance(verdict.row, TokenRow) and verdict.row.evidence is grade)
+
+
+def _stated(verdict: Verdict, fmt: Format) -> bool:
+    """Whether a wrong row is the risk that `counted` states."""
+    row, exchange = verdict.row, verdict.exchange
+    truth, thinking = exchange.truth, exchange.prompt.thinking
+    return (
+        isinstance(row, TokenRow)
+        and row.prompt_ids == truth.prompt_ids
+        and is_counted_risk(fmt, row, truth.output_ids, exchange.trip, thinking=thinking)
+    )
+
+
+def _described(verdict: Verdict) -> dict[str, object]:
+    row = verdict.row
+    return {
+        "asked": verdict.exchange.prompt.id,
+        "true": verdict.exchange.truth.output_ids,
+        "rebuilt": getattr(row, "output_ids", None),
+    }
+
+
+def _counted(rows: Sequence[Verdict]) -> dict[str, object]:
+    wrong = sum(verdict.wrong for verdict in rows)
+    natural = [verdict for verdict in rows if verdict.exchange.truth.resegmented is None]
+    missed = sum(verdict.wrong for verdict in natural)
+    stated = {
+        f"{one.provider} {'stream' if one.stream else 'json'}": one.proven(TraitName.SAME_COUNT_MISMATCH)
+        for one in committed_fingerprints(ROOT)
+        if one.proven(TraitName.SAME_COUNT_MISMATCH) is not None
+    }
+    return {
+        "wrong_with_resplits": f"{wrong}/{len(rows)}",
+        "wrong_as_sampled": f"{missed}/{len(natural)}",
+        "upper95_as_sampled": round(upper_bound(missed, len(natural)), 6) if natural else None,
+        "stated_by_manifests": stated,
+    }
+
+
+def _refusals(refused: Sequence[Verdict], fmt: Format) -> dict[str, dict[str, int]]:
+    """Refused rows by reason, and how many of them were provable: their own text, canonical, in the layout."""
+    rows: dict[str, Counter[str]] = {}
+    for verdict in refused:
+        if isinstance(verdict.row, Refusal):
+            counter = rows.setdefault(str(verdict.row.reason), Counter())
+            counter["rows"] += 1
+            counter["provable"] += needless(verdict.exchange, verdict.row, fmt)
+    return {reason: {"rows": count["rows"], "provable": count["provable"]} for reason, count in sorted(rows.items())}
+
+
+def table(result: dict[str, object]) -> str:
+    """The report as lines."""
+    lines = [f"answers {result['answers']}, sampled non-canonically {result['non_canonical']}", ""]
+    for key in ("accepted", "refused"):
+        value = result[key]
+        lines.append(key)
+        lines += [f"  {name:22} {counts}" for name, counts in value.items()] if isinstance(value, dict) else []
+    lines.append("counted")
+    counted = result["counted"]
+    lines += [f"  {name:22} {value}" for name, value in counted.items()] if isinstance(counted, dict) else []
+    lines.append("oracle")
+    oracle = result["oracle"]
+    lines += [f"  {name:22} {value}" for name, value in oracle.items()] if isinstance(oracle, dict) else []
+    lines.append(f"wrong beyond the stated risk: {result['wrong']}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""What a whole run costs beside a bare loop."""

@@ -1,0 +1,169 @@
+"""The two sides of the load measure: a bare loop over httpx2, and a whole run of this program, on the same peer.
+
+Guarantees: each runs in a forked process of its own and tells what it spent there, setting up and ending included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import cast
+
+import httpx2
+
+from harness.fixtures.canned_peer import PROVIDER
+from harness.fixtures.forks import told_by
+from harness.fixtures.runs import MODEL, World, byte_format, make_world, silent
+from pipeline.base.prompts import prompt_of
+from pipeline.gate.attestation import Scope
+from pipeline.gate.digests import tree_digests
+from pipeline.gate.gate import Job, Kind, Permit
+from pipeline.generation.engines.openrouter import encode_body
+from pipeline.generation.engines.request import request_body
+from pipeline.generation.generate import run_generation
+from pipeline.generation.plan import Plan
+from pipeline.generation.run import Progress
+from pipeline.generation.summary import Summary, Tally
+from pipeline.records import Json, Prompt, Route, Sampling, ToolMode
+
+FIRST = 1_000_000
+"""Row numbers have the same number of digits, so that one answer's prompt count fits all."""
+ROUTE = Route("emulator", MODEL, PROVIDER, stream=True)
+PLENTY = 10**16
+MOST_TOKENS = 4096
+LOOK_EVERY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Requests, seconds by the clock, seconds of processor time; and how many failed."""
+
+    requests: int
+    wall: float
+    cpu: float
+    failed: int = 0
+
+
+def prompt_text(number: int) -> str:
+    return f'{{"id":"row-{FIRST + number}","messages":[{{"role":"user","content":"What is {FIRST + number} + 1?"}}]}}'
+
+
+def a_prompt(number: int = 0) -> Prompt:
+    return prompt_of(json.loads(prompt_text(number)))
+
+
+def load_world(folder: Path, url: str, lines: int) -> World:
+    """A world with so many prompts, on the peer."""
+    folder.mkdir(parents=True)
+    (vocabulary := folder / "tokenizer").mkdir()
+    world = make_world(folder, byte_format(vocabulary))
+    with (folder / "prompts.jsonl").open("w") as file:
+        file.writelines(prompt_text(number) + "\n" for number in range(lines))
+    return World(world.folder, world.fmt, url)
+
+
+def plan_of(world: World, in_flight: int, limit: int | None = None) -> Plan:
+    sampling = Sampling(max_tokens=MOST_TOKENS)
+    return world.plan(route=ROUTE, concurrency=in_flight, budget_pico=PLENTY, sampling=sampling, limit=limit)
+
+
+def whole_run(world: World, plan: Plan, progress: Progress = silent) -> Summary:
+    """One session of a run, in this process, under a permit made here."""
+    until, digests = datetime.now(UTC) + timedelta(hours=1), tree_digests(world.root)
+    permit = Permit(Job(Kind.GENERATE), Scope.DEV, Decimal(10**6), until, "ab" * 32, digests)
+    return asyncio.run(run_generation(permit, plan, progress=progress, root=world.root, ledger=world.ledger))
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> dict[int, int]:
+    """The most memory held, in bytes, up to each of these numbers of requests."""
+
+    def work() -> Json:
+        most: dict[str, Json] = {}
+        held = 0
+
+        def look(tally: Tally) -> None:
+            nonlocal held
+            if tally.asked % LOOK_EVERY == 0:
+                held = max(held, resident())
+            if tally.asked in marks:
+                most[str(tally.asked)] = held
+
+        whole_run(world, plan_of(world, in_flight, limit), look)
+        return most
+
+    told = told_by(work, silent=True)
+    return {int(mark): int(str(held)) for mark, held in told.items()} if isinstance(told, dict) else {}
+
+
+def ours(world: World, in_flight: int) -> Spent:
+    """A whole run over the world's prompts."""
+
+    def work() -> Json:
+        began, used = time.perf_counter(), time.process_time()
+        summary = whole_run(world, plan_of(world, in_flight))
+        rows = summary.rows
+        failed = rows["in_file"] - rows["accepted"]
+        return [rows["in_file"], time.perf_counter() - began, time.process_time() - used, failed]
+
+    return _spent(told_by(work, silent=True))
+
+
+def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
+    """The loop that only reads: a pool of the same size, the same bodies, every byte of every answer."""
+
+    def work() -> Json:
+        began, used = time.perf_counter(), time.process_time()
+        failed = asyncio.run(_read_all(url, _bodies(fmt_world, requests), in_flight))
+        return [requests, time.perf_counter() - began, time.process_time() - used, failed]
+
+    return _spent(told_by(work))
+
+
+def _bodies(world: World, requests: int) -> Iterator[bytes]:
+    """One body many times: making them is none of the bare loop's work."""
+    sampling = Sampling(max_tokens=MOST_TOKENS)
+    one = encode_body(request_body(a_prompt(), ROUTE, sampling, ToolMode.RAW, world.fmt, "0" * 32))
+    return (one for _ in range(requests))
+
+
+async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
+    limits = httpx2.Limits(max_connections=1024, max_keepalive_connections=1024)
+    async with httpx2.AsyncClient(timeout=60.0, limits=limits, trust_env=False) as client:
+
+        async def work() -> int:
+            lost = 0
+            for body in bodies:
+                try:
+                    await _read_one(client, url, body)
+                except httpx2.HTTPError:
+                    lost += 1
+            return lost
+
+        return sum(await asyncio.gather(*(work() for _ in range(in_flight))))
+
+
+async def _read_one(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
+    headers = {"content-type": "application/json", "authorization": "Bearer none"}
+    size = 0
+    async with client.stream("POST", f"{url}/chat/completions", content=body, headers=headers) as response:
+        async for part in response.aiter_bytes():
+            size += len(part)
+    return size
+
+
+def _spent(told: Json) -> Spent:
+    requests, wall, cpu, failed = cast("list[float]", told)
+    return Spent(int(requests), wall, cpu, int(failed))

@@ -1,0 +1,1 @@
+"""Our reading of completions beside the engines' own parsers."""

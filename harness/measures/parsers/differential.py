@@ -1,0 +1,276 @@
+"""`python -m harness parsers`: our reading of completions beside what other parsers made of the same texts.
+
+Guarantees: every recorded case is compared; where the two differ the case stands in the list of explained differences
+with its reason, and a case that stands there and no longer differs is as wrong as one that differs and does not.
+The others take text, we take ids: theirs with every control token's name as its id. A refusal of ours is no difference:
+it says nothing, so it says nothing wrong. With `--drawn N` the parsers run now, in an environment of their own, on
+texts that hypothesis draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format, Parts
+from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN
+from pipeline.formats.registry import load_format, open_format
+from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, load_tokenizer
+from pipeline.records import Ids, RefusedError
+
+EXPLAINED = ROOT / "tests" / "reference" / "parser_differences.json"
+_CALL_ID = re.compile(r"functions\.(.+):\d+", re.DOTALL)
+
+
+class Verdict(StrEnum):
+    """What one comparison showed."""
+
+    EQUAL = "equal"
+    REFUSED = "refused"
+    DIFFERS = "differs"
+
+
+class Calls(StrEnum):
+    """How an oracle says tool calls: by their ids, by their names, or not at all, the section being content."""
+
+    BY_ID = "by id"
+    BY_NAME = "by name"
+    IN_CONTENT = "in content"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a completion says, in one reading: texts, and calls as identity and arguments."""
+
+    reasoning: str
+    content: str
+    calls: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One text, who read it and what it said to them."""
+
+    oracle: str
+    name: str
+    text: str
+    theirs: Said
+    format: str
+    thinking: bool
+    calls: Calls = Calls.BY_ID
+
+
+def cases(shared: Path) -> Iterator[Case]:
+    """Every recorded case of SGLang's and vLLM's parsers."""
+    sglang = json.loads((shared / "sglang" / "kimi_parser_cases.json").read_text("utf-8"))
+    vllm = json.loads((shared / "sglang" / "vllm_kimi_parser_cases.json").read_text("utf-8"))
+    yield from (_sglang_calls(case) for case in sglang["tool_cases"])
+    yield from (_sglang_reasoning(case) for case in sglang["reasoning_cases"])
+    yield from (_sglang_whole(case) for case in sglang["pipeline_cases"])
+    yield from (_vllm("calls", case, case["thinking_off"], thinking=False) for case in vllm["tool_cases"])
+    yield from (
+        _vllm("reasoning", case, case["outcome"], thinking=case["thinking"]) for case in vllm["reasoning_cases"]
+    )
+
+
+def _sglang_calls(case: Mapping[str, Any]) -> Case:
+    told = case["nonstream"]
+    calls = tuple((call["name"], call["parameters"]) for call in told["calls"])
+    theirs = Said("", told["normal_text"], calls)
+    return Case("SGLang calls", case["name"], case["text"], theirs, "kimi-k2.5", thinking=False, calls=Calls.BY_NAME)
+
+
+def _sglang_reasoning(case: Mapping[str, Any]) -> Case:
+    told, forced = case["nonstream"], case["force_reasoning"]
+    theirs = Said(told["reasoning_text"], told["normal_text"], ())
+    name = f"{case['name']}, {case['parser']}, {_FORCED[forced]}"
+    fmt = _format(case["text"], forced=bool(forced))
+    return Case("SGLang reasoning", name, case["text"], theirs, fmt, thinking=True, calls=Calls.IN_CONTENT)
+
+
+def _sglang_whole(case: Mapping[str, Any]) -> Case:
+    forced = case["force_reasoning"]
+    calls = tuple((call["id"], call["arguments"]) for call in case["tool_calls"])
+    theirs = Said(case["reasoning_content"] or "", case["content"] or "", calls)
+    name = f"{case['name']}, {_FORCED[forced]}, {case['history_tool_calls']} calls before"
+    return Case("SGLang whole", name, case["text"], theirs, _format(case["text"], forced=bool(forced)), thinking=True)
+
+
+def _vllm(group: str, case: Mapping[str, Any], told: Mapping[str, Any], *, thinking: bool) -> Case:
+    calls = tuple((call["id"], call["arguments"]) for call in told["tool_calls"])
+    theirs = Said(told["reasoning"] or "", told["content"] or "", calls)
+    fmt = _format(case["text"], forced=True) if thinking else "kimi-k2.5"
+    name = f"{case['name']}, thinking {'on' if thinking else 'off'}"
+    return Case(f"vLLM {group}", name, case["text"], theirs, fmt, thinking)
+
+
+_FORCED: Mapping[bool | None, str] = {True: "forced", False: "not forced", None: "by default"}
+
+
+def _format(text: str, *, forced: bool) -> str:
+    """Where the prompt opened the thinking it is forced; both parsers pass over a `<think>` that the model emits."""
+    return "kimi-k2.5" if forced and not text.startswith("<think>") else "kimi-k2-thinking"
+
+
+def ids_of_text(tokenizer: Tokenizer, text: str) -> Ids:
+    """The ids of a text whose control tokens' names are control tokens, each text between them encoded apart."""
+    ids: list[int] = []
+    while (found := tokenizer.find_control(text)) is not None:
+        at, name = found
+        ids += [*tokenizer.encode(text[:at]), tokenizer.id_of(name)]
+        text = text[at + len(name) :]
+    return (*ids, *tokenizer.encode(text))
+
+
+def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> Said:
+    """What our parse says; RefusedError where it refuses."""
+    parts = fmt.parse(ids, thinking=thinking)
+    if calls is Calls.IN_CONTENT:
+        return Said(parts.reasoning or "", _spelled(fmt, parts), ())
+    content, found = _content_and_calls(fmt, parts)
+    named = ((_name(one) if calls is Calls.BY_NAME else one, two) for one, two in found)
+    return Said(parts.reasoning or "", content, tuple(named))
+
+
+def _spelled(fmt: Format, parts: Parts) -> str:
+    """What follows the thinking, control tokens by their names."""
+    pieces = [*parts.body, *([fmt.end_id] if parts.ended else [])]
+    return "".join(piece if isinstance(piece, str) else str(fmt.tokenizer.name_of(piece)) for piece in pieces)
+
+
+def _name(identity: str) -> str:
+    found = _CALL_ID.fullmatch(identity)
+    return found[1] if found else identity
+
+
+def _content_and_calls(fmt: Format, parts: Parts) -> tuple[str, list[tuple[str, str]]]:
+    """The text outside the section, and each call that was begun: its id and its arguments as far as they came."""
+    names = {token: name for name, token in fmt.tool_markers().items()}
+    content, calls, last = "", list[list[str]](), ""
+    for piece in parts.body:
+        if isinstance(piece, int):
+            last = names[piece]
+            if last == CALL_BEGIN:
+                calls.append(["", ""])
+        elif last in (CALL_BEGIN, ARGUMENT_BEGIN):
+            calls[-1][last == ARGUMENT_BEGIN] = piece
+        else:
+            content += piece
+    return content, [(identity, arguments) for identity, arguments in calls]
+
+
+def verdict_of(case: Case, formats: Mapping[str, Format]) -> Verdict:
+    """One case compared."""
+    fmt = formats[case.format]
+    try:
+        ids = ids_of_text(fmt.tokenizer, case.text)
+        ours = our_reading(fmt, ids, thinking=case.thinking, calls=case.calls)
+    except RefusedError:
+        return Verdict.REFUSED
+    return Verdict.EQUAL if ours == case.theirs else Verdict.DIFFERS
+
+
+def formats_of(shared: Path) -> dict[str, Format]:
+    """The formats that the cases are read by, on Kimi's own vocabulary."""
+    tokenizer = load_tokenizer(shared / "kimi", expect_sha256=KIMI_SHA256)
+    return {name: load_format(name, tokenizer) for name in ("kimi-k2.5", "kimi-k2-thinking")}
+
+
+def explained() -> dict[str, dict[str, str]]:
+    """By oracle, the cases that differ, each with the reason."""
+    listed: dict[str, dict[str, list[str]]] = json.loads(EXPLAINED.read_text("utf-8"))
+    return {
+        oracle: {name: reason for reason, names in reasons.items() for name in names}
+        for oracle, reasons in listed.items()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare and print the table; 1 where a difference is not explained or an explanation is out of date."""
+    parser = argparse.ArgumentParser(prog="python -m harness parsers", description=(__doc__ or "").split("\n")[0])
+    given = os.environ.get("DRAFTER_GATE_SHARED")
+    parser.add_argument(
+        "--shared",
+        type=Path,
+        default=given,
+        metavar="DIR",
+        help="the folder of reference material; default: $DRAFTER_GATE_SHARED",
+    )
+    parser.add_argument("--drawn", type=int, metavar="N", help="compare on as many drawn texts, with parsers run live")
+    parser.add_argument("--engine", choices=("sglang", "vllm"), default="sglang", help="whose parsers (default sglang)")
+    parser.add_argument("--python", type=Path, metavar="VENV/bin/python", help="where the engine is installed")
+    options = parser.parse_args(arguments)
+    if options.drawn:
+        if options.python is None:
+            parser.error("--drawn needs --python: the environment of the parsers, as nox -s parsers makes it")
+        return drawn(options.engine, options.python, options.drawn)
+    if options.shared is None:
+        parser.error("--shared or $DRAFTER_GATE_SHARED names the folder of recorded cases")
+    verdicts = compared(options.shared)
+    sys.stdout.write(table(verdicts))
+    wrong = unexplained(verdicts)
+    sys.stdout.write("".join(f"{line}\n" for line in wrong))
+    return 1 if wrong else 0
+
+
+def drawn(engine: str, python: Path, number: int) -> int:
+    """Compare with parsers that run now; 1 for a difference that no rule explains, 2 where they do not run."""
+    from harness.measures.parsers.drawn_parsers import OracleError, compared_live, table_of
+    from harness.strategies.texts import drawn_texts
+
+    try:
+        tally = compared_live(engine, python, drawn_texts(number), open_format("tiny-kimi"))
+    except OracleError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(table_of(engine, tally))
+    return 1 if tally.unexplained else 0
+
+
+def compared(shared: Path) -> dict[str, dict[str, Verdict]]:
+    """Every case's verdict, by oracle and name."""
+    formats = formats_of(shared)
+    found: dict[str, dict[str, Verdict]] = {}
+    for case in cases(shared):
+        verdicts = found.setdefault(case.oracle, {})
+        if case.name in verdicts:
+            raise ValueError(f"{case.oracle}: two cases are called {case.name}")
+        verdicts[case.name] = verdict_of(case, formats)
+    return found
+
+
+def unexplained(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+    """One line for each difference without a reason, and for each reason without a difference."""
+    reasons = explained()
+    differing = {(oracle, name) for oracle, all_of in verdicts.items() for name in all_of if _differs(all_of[name])}
+    listed = {(oracle, name) for oracle, names in reasons.items() for name in names}
+    return [
+        *(f"{oracle}: {name} differs, and {EXPLAINED.name} does not say why" for oracle, name in differing - listed),
+        *(f"{oracle}: {name} stands in {EXPLAINED.name} and does not differ" for oracle, name in listed - differing),
+    ]
+
+
+def _differs(verdict: Verdict) -> bool:
+    return verdict is Verdict.DIFFERS
+
+
+def table(verdicts: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """Oracle x texts tried x equal x refused x explained differences."""
+    lines = [f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}"]
+    reasons = explained()
+    for oracle, all_of in verdicts.items():
+        seen = Counter(all_of.values())
+        known = sum(_differs(verdict) and name in reasons.get(oracle, {}) for name, verdict in all_of.items())
+        counts = f"{len(all_of):6} {seen[Verdict.EQUAL]:6} {seen[Verdict.REFUSED]:8} {known:10}"
+        lines.append(f"{oracle:18} {counts}")
+    return "\n".join(lines) + "\n"

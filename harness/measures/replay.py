@@ -1,0 +1,253 @@
+"""`python -m harness replay EXCHANGES.jsonl`: recorded answers through the real client, held against a plain reading.
+
+Guarantees: each answer is sent over a real socket with its recorded status, headers and bytes, once whole and once in
+awkward pieces; what the client, the bill and the parser make of it is compared with an independent reading of the same
+bytes, and with the openai SDK's where that reads it. Exit 1 for a crash, for bytes that did not come through, for a
+difference, and for an answer without text or calls that nobody was told of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import openai
+
+from harness.fixtures.raw_peer import peering, response
+from harness.measures.sdk_reading import sdk_said
+from harness.measures.second_readings import Said, read
+from pipeline.base.json_lines import object_of
+from pipeline.base.money import pico
+from pipeline.fingerprints.exchanges import Exchange, exchange_of
+from pipeline.generation.billing import Verdict, bill_of, completion_of, verdict_of
+from pipeline.generation.engines.openrouter import Answer, Key, OpenRouter, encode_body
+from pipeline.generation.ledger import Answered
+from pipeline.generation.outcome import Fate, Outcome, Row
+from pipeline.generation.waits import named_wait
+from pipeline.generation.watching import seen_of
+from pipeline.records import Completion, Prompt, Reason, Refusal, RefusedError
+
+AT_ONCE = 16
+NO_KEY = Key("replay-" + "needs-no-key")
+OPENROUTER = ("openrouter.ai/", "openrouter:/")
+CHAT = "/chat/completions"
+OK = 200
+
+
+class Came(StrEnum):
+    """What became of one answer. The last four are failures."""
+
+    EQUAL = "parsed equal"
+    EMPTY = "parsed equal, empty and said to be"
+    REFUSED = "refused"
+    TURNED_AWAY = "error status"
+    CRASH = "crash"
+    BYTES = "other bytes than sent"
+    DIFFERS = "read otherwise"
+    SILENT = "silently empty"
+
+
+FAILURES = frozenset({Came.CRASH, Came.BYTES, Came.DIFFERS, Came.SILENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An exchange, and the headers that came with it."""
+
+    exchange: Exchange
+    headers: Mapping[str, str]
+
+    @property
+    def is_openrouter(self) -> bool:
+        return self.exchange.endpoint.startswith(OPENROUTER)
+
+    def writes(self, *, awkward: bool) -> list[bytes]:
+        """The response as it was, compressed again where it was."""
+        body = self.exchange.body.encode("utf-8", "surrogatepass")
+        zipped = self.headers.get("content-encoding") == "gzip"
+        sent = gzip.compress(body) if zipped else body
+        return response(sent, status=self.exchange.status, headers=self.headers, awkward=awkward)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of one answer, and in which words."""
+
+    id: str
+    came: Came
+    detail: str = ""
+    sdk: str = ""
+    """What the SDK made of it: `same`, `other`, `raises`; empty where it was not asked."""
+
+
+def recorded_in(path: Path) -> Iterator[Recorded]:
+    """The chat completions of a file of exchanges. Raises OSError; ValueError for a line that is none."""
+    with path.open("rb") as file:
+        for raw in file:
+            if not raw.strip():
+                continue
+            line = object_of(raw)
+            exchange, headers = exchange_of(line), line.get("headers")
+            known = {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+            if exchange.endpoint.endswith(CHAT) or (not exchange.endpoint and exchange.request):
+                yield Recorded(exchange, known)
+
+
+def replay(found: Sequence[Recorded]) -> list[Replayed]:
+    """What became of each, sent whole and in pieces; of two that differ the failure is told."""
+    return asyncio.run(_replay(found))
+
+
+async def _replay(found: Sequence[Recorded]) -> list[Replayed]:
+    def reply(_: bytes, body: bytes) -> Iterable[bytes]:
+        asked = json.loads(body)
+        one: Recorded = found[asked["replay"]]
+        return one.writes(awkward=asked["awkward"])
+
+    gate = asyncio.Semaphore(AT_ONCE)
+    with peering(reply) as url:
+        sdk = openai.AsyncOpenAI(api_key=NO_KEY.value, base_url=url, max_retries=0)
+        async with OpenRouter(url, NO_KEY) as client, sdk:
+
+            async def one(number: int) -> Replayed:
+                async with gate:
+                    ways = [await _sent(client, found[number], number, awkward=way) for way in (False, True)]
+                    what = next((way for way in ways if way.came in FAILURES), ways[0])
+                    return replace(what, sdk=await _second(sdk, found[number], number))
+
+            return list(await asyncio.gather(*map(one, range(len(found)))))
+
+
+async def _sent(client: OpenRouter, one: Recorded, number: int, *, awkward: bool) -> Replayed:
+    body = encode_body({"replay": number, "awkward": awkward, **(one.exchange.request or {})})
+    try:
+        came, detail = _judged(await client.send(body), one.exchange)
+    except Exception as error:  # noqa: BLE001 - a crash is what is looked for
+        came, detail = Came.CRASH, f"{type(error).__name__}: {error}"
+    return Replayed(one.exchange.id, came, detail)
+
+
+async def _second(sdk: openai.AsyncOpenAI, one: Recorded, number: int) -> str:
+    """How the SDK's reading compares with the plain one."""
+    asked: dict[str, object] = {"replay": number, "awkward": False}
+    found = await sdk_said(sdk, asked, stream=one.exchange.stream)
+    if found is None:
+        return "raises"
+    plain = read(one.exchange.body.encode("utf-8", "surrogatepass"))
+    return "same" if _text_of(found) == _text_of(plain) else "other"
+
+
+def _text_of(said: Said) -> tuple[object, ...]:
+    return said.content, said.reasoning, said.calls
+
+
+def _judged(answer: Answer, exchange: Exchange) -> tuple[Came, str]:
+    body = exchange.body.encode("utf-8", "surrogatepass")
+    if (answer.status, answer.raw, answer.complete) != (exchange.status, body, True):
+        return Came.BYTES, f"{answer.status}, {len(answer.raw)} of {len(body)} bytes, complete: {answer.complete}"
+    kept = Answered(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
+    verdict, said = verdict_of(kept), read(answer.raw)
+    named_wait(answer)
+    if (other := _bill(answer.raw, said)) is not None:
+        return Came.DIFFERS, other
+    try:
+        completion = completion_of(kept, stream=exchange.stream)
+    except RefusedError as error:
+        return _refused(error.refusal, verdict, kept, said)
+    return _compared(completion, said)
+
+
+def _bill(raw: bytes, said: Said) -> str | None:
+    """How the bill differs from the plain reading's."""
+    bill = bill_of(raw)
+    cost = None if said.usage[2] is None else pico(said.usage[2])
+    ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*said.usage[:2], cost)
+    return None if ours == theirs else f"billed {ours}, read {theirs}"
+
+
+def _refused(refusal: Refusal, verdict: Verdict, kept: Answered, said: Said) -> tuple[Came, str]:
+    """A refusal is right for an error, and for a stream or a body that is none; text may not be lost to it unsaid."""
+    if kept.status != OK:
+        return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
+    where = "an error, " if said.error else ""
+    return Came.REFUSED, f"{where}{refusal.reason} ({refusal.field})"
+
+
+def _compared(completion: Completion, said: Said) -> tuple[Came, str]:
+    calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
+    usage = (None, None) if completion.usage is None else _counts(completion)
+    ours: dict[str, object] = {
+        "content": completion.content or "",
+        "reasoning": completion.reasoning or "",
+        "calls": calls,
+    }
+    theirs: dict[str, object] = {"content": said.content, "reasoning": said.reasoning, "calls": said.calls}
+    ours, theirs = ours | {"usage": usage}, theirs | {"usage": said.usage[:2]}
+    if ours != theirs:
+        return Came.DIFFERS, ", ".join(key for key in ours if ours[key] != theirs[key])
+    if said.error:
+        return Came.DIFFERS, "an error was passed over"
+    if not said.nothing:
+        return Came.EQUAL, ""
+    return (Came.EMPTY, "") if _is_told(completion) else (Came.SILENT, str(completion.finish_reason))
+
+
+def _counts(completion: Completion) -> tuple[int | None, int | None]:
+    usage = completion.usage
+    return (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+
+
+def _is_told(completion: Completion) -> bool:
+    """Whether the breaker is shown that there is nothing in the answer."""
+    row = Row(Prompt("replayed", ()), ())
+    seen = seen_of(Outcome(row, Fate.ANSWERED, completion, "request"), Refusal(Reason.EMPTY_ANSWER, ""))
+    return seen is not None and "empty" in seen.signs
+
+
+def table(found: Sequence[Recorded], came: Sequence[Replayed]) -> list[dict[str, object]]:
+    """One line an API, form and outcome: `{"api", "form", "came", "detail", "sdk", "n"}`, most first."""
+    counts = Counter(
+        (_api(one), "stream" if one.exchange.stream else "json", str(what.came), what.detail, what.sdk)
+        for one, what in zip(found, came, strict=True)
+    )
+    names = ("api", "form", "came", "detail", "sdk")
+    ordered = sorted(counts.items(), key=lambda item: (item[0][:2], -item[1]))
+    return [{**dict(zip(names, key, strict=True)), "n": n} for key, n in ordered]
+
+
+def _api(one: Recorded) -> str:
+    return "openrouter" if one.is_openrouter else "others"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay a file and print the table. Exit 1 for a failure, 2 for a file that cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m harness replay", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("exchanges", type=Path, metavar="EXCHANGES.jsonl")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    options = parser.parse_args(arguments)
+    try:
+        found = list(recorded_in(options.exchanges))
+    except (OSError, ValueError, RefusedError) as error:
+        sys.stderr.write(f"error: {options.exchanges}: {error}\n")
+        return 2
+    came = replay(found)
+    for line in table(found, came):
+        sys.stdout.write((json.dumps(line) if options.json else _text(line)) + "\n")
+    failed = [one for one in came if one.came in FAILURES]
+    for one in failed:
+        sys.stderr.write(f"{one.id}: {one.came}: {one.detail}\n")
+    return 1 if failed else 0
+
+
+def _text(line: Mapping[str, object]) -> str:
+    return (
+        f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}  SDK: {line['sdk']}"
+    )

@@ -1,0 +1,85 @@
+"""An answer's bytes read by a few plain lines of `json`, as a second opinion of what `pipeline.proof.wire` reads.
+
+Guarantees: shares no code with `pipeline`. It refuses nothing: what is cut or contradicts itself is read as far as it
+goes, and an error anywhere in it is noted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+
+@dataclass(slots=True)
+class Said:
+    """What an answer says. `calls` are (id, name, arguments); `usage` is prompt and completion tokens, and the cost."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[tuple[str, str, str], ...] = ()
+    usage: tuple[int | None, int | None, Decimal | None] = (None, None, None)
+    error: bool = False
+    choices: int = 0
+    finish: str | None = None
+    done: bool = False
+    _slots: dict[object, list[str]] = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is no text and no call."""
+        return not (self.content or self.reasoning or self.calls)
+
+
+def read(raw: bytes) -> Said:
+    """The whole answer, be it one body or a stream."""
+    text, said = raw.decode("utf-8", "replace"), Said()
+    for value in _values(text, said):
+        said.error = said.error or bool(value.get("error"))
+        _usage(said, value.get("usage"))
+        for choice in value.get("choices") or []:
+            said.choices += 1
+            said.error = said.error or bool(choice.get("error"))
+            said.finish = choice.get("finish_reason") or said.finish
+            _add(said, choice.get("message") or choice.get("delta") or {})
+    said.calls = tuple((one[0], one[1], one[2]) for one in said._slots.values())  # noqa: SLF001 - its own module
+    return said
+
+
+def _values(text: str, said: Said) -> Iterator[dict[str, Any]]:
+    if text.strip()[:1] in ("{", "["):
+        yield from _objects(text.strip())
+        return
+    for line in text.split("\n"):
+        data = line.strip().removeprefix("data:").strip() if line.startswith("data:") else ""
+        said.done = said.done or data == "[DONE]"
+        yield from _objects(data)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    try:
+        value = json.loads(text, parse_float=Decimal)
+    except ValueError:
+        return
+    if isinstance(value, dict):
+        yield value
+
+
+def _add(said: Said, told: dict[str, Any]) -> None:
+    said.content += told.get("content") or ""
+    said.reasoning += told.get("reasoning") or told.get("reasoning_content") or ""
+    for position, call in enumerate(told.get("tool_calls") or []):
+        slot = said._slots.setdefault(call.get("index", position), ["", "", ""])  # noqa: SLF001 - its own module
+        function = call.get("function") or {}
+        slot[0] = slot[0] or call.get("id") or ""
+        slot[1] = slot[1] or function.get("name") or ""
+        slot[2] += function.get("arguments") or ""
+
+
+def _usage(said: Said, usage: Any) -> None:  # noqa: ANN401 - whatever JSON held
+    if isinstance(usage, dict) and usage:
+        cost = usage.get("cost")
+        amount = None if cost is None else Decimal(cost)
+        said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), amount)

@@ -1,0 +1,1 @@
+"""Hypothesis strategies, and the properties that every format must have."""

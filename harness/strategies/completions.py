@@ -1,0 +1,270 @@
+"""Hypothesis strategies: awkward text, completions in the layout, and ids that no tokenizer would choose.
+
+Guarantees: what providers and models really send wrong is drawn on purpose and often: spelled control tokens, white
+space at every seam, characters of two to four bytes, byte-order marks, lone tokens of half a character.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from random import Random
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from harness.strategies.headed import headed_completions
+from pipeline.formats.format import Format, Opener, Parts, ending, is_headed, opening, tag_names
+from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
+from pipeline.records import Ids
+
+AWKWARD = (
+    " ", "  ", "\n", "\r\n", "\r", "\t", "\x85", "\u2028", "\u2029", "\ufeff", "\u200b", "\xa0", "\u0301", "e\u0301",
+    "😀", "👩‍👩‍👧", "🇳🇴", "é", "ñ", " é", " ✨", "✨", "中文", "한국", "ไทย", "नमस्ते", "<think>", "</think>",
+    "<|im_end|>", "<|im_user|>", "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|", "|>", "[EOS]", "[BOS]",
+    "<|reserved_token_5|>", "'s", "don't", "123456", "==", "}}", '{"a": 1}', "```python\nx = 1\n```", "\x00", "\x1c",
+    ".\n\n", " \n", "\n ", "A" * 60, " " * 70, "=" * 90,
+)  # fmt: skip
+
+
+def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
+    """Text that encodes to UTF-8, empty unless `min_size` is 1."""
+    pieces = st.one_of(
+        st.sampled_from(AWKWARD),
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8),
+        st.from_regex(r"[a-z]{1,8}( [a-z]{1,6}){0,3}", fullmatch=True),
+    )
+    return st.lists(pieces, min_size=min_size, max_size=6).map("".join)
+
+
+def plain_texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
+    """Text that spells no control token and holds no U+FFFD."""
+    return texts(min_size=min_size).filter(lambda text: "<" not in text and "[" not in text and "\ufffd" not in text)
+
+
+def quick_texts(*, plain: bool = False, min_size: int = 0) -> st.SearchStrategy[str]:
+    """The same kinds of text from one drawn number each: five times as fast, and nothing that shrinks well.
+
+    `plain` text spells no control token and holds no U+FFFD.
+    """
+    return st.integers(0, 2**24 - 1).map(partial(_text_of, plain=plain, min_size=min_size))
+
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SURROGATES = range(0xD800, 0xE000)
+_PLAIN_AWKWARD = tuple(text for text in AWKWARD if "<" not in text and "[" not in text)
+
+
+def _text_of(number: int, *, plain: bool, min_size: int) -> str:
+    rng = Random(number)
+    kinds = (partial(rng.choice, _PLAIN_AWKWARD if plain else AWKWARD), partial(_any_text, rng), partial(_words, rng))
+    text = "".join(rng.choice(kinds)() for _ in range(rng.randint(min_size, 6)))
+    return text.translate(_NOT_PLAIN) if plain else text
+
+
+_NOT_PLAIN = dict.fromkeys(map(ord, "<[\ufffd"), "-")
+
+
+def _any_text(rng: Random) -> str:
+    """Up to eight characters of any length in UTF-8, each length as often as the others."""
+    drawn = (rng.randrange(rng.choice((0x80, 0x800, 0x10000, 0x110000))) for _ in range(rng.randint(1, 8)))
+    return "".join("\ufeff" if code in _SURROGATES else chr(code) for code in drawn)
+
+
+def _words(rng: Random) -> str:
+    return " ".join("".join(rng.choices(_LETTERS, k=rng.randint(1, 8))) for _ in range(rng.randint(1, 4)))
+
+
+def bodies(
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool = True
+) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """What follows the reasoning: text, a tool section with up to three whole calls, text."""
+    text = encodable(fmt, text)
+    if SECTION_BEGIN not in fmt.tool_markers():
+        return tagged_bodies(fmt, text, after=after)
+    marker = {
+        name: fmt.tokenizer.id_of(name) for name in (SECTION_BEGIN, SECTION_END, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END)
+    }
+
+    def call(index: int, name: str, arguments: str) -> tuple[str | int, ...]:
+        identity = f"functions.{name}:{index}"
+        return (
+            marker[CALL_BEGIN],
+            identity,
+            marker[ARGUMENT_BEGIN],
+            *([arguments] if arguments else []),
+            marker[CALL_END],
+        )
+
+    def section(calls: list[tuple[str, str]]) -> tuple[str | int, ...]:
+        inner = [piece for index, (name, arguments) in enumerate(calls) for piece in call(index, name, arguments)]
+        return (marker[SECTION_BEGIN], *inner, marker[SECTION_END]) if calls else ()
+
+    calls = st.lists(st.tuples(st.sampled_from(["f", "get_weather", "a.b"]), text), max_size=3)
+
+    def whole(before: str, drawn: list[tuple[str, str]], behind: str) -> tuple[str | int, ...]:
+        tail = behind if drawn and after else ""
+        return (*([before] if before else []), *section(drawn), *([tail] if tail else []))
+
+    return st.builds(whole, text, calls, text)
+
+
+def completions(
+    fmt: Format, text: st.SearchStrategy[str] | None = None, *, after: bool = True
+) -> st.SearchStrategy[Parts]:
+    """Whole answers, thinking or instant, ended; `after` allows text behind a tool section."""
+    text = texts() if text is None else text
+    if is_headed(fmt):
+        return headed_completions(fmt, text)
+
+    def build(reasoning: str | None, body: tuple[str | int, ...]) -> Parts:
+        return Parts(reasoning, think_closed=reasoning is not None, body=body, ended=True)
+
+    thought = encodable(fmt, text)
+    always = fmt.opener(thinking=False) is Opener.PROMPT
+    reasoning = st.none() if not thinks(fmt) else thought if always else st.one_of(st.none(), thought)
+    return st.builds(build, reasoning, bodies(fmt, text, after=after))
+
+
+def encodable(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """The text as a tokenizer that normalises would have written it."""
+    return text.map(lambda drawn: unicodedata.normalize("NFC", drawn)) if fmt.tokenizer.rules.nfc else text
+
+
+_Inside: TypeAlias = "tuple[str, list[tuple[str, ...]]]"
+"""What stands in a call: text, then tagged arguments, each with the text after its four markers."""
+
+
+def tagged_bodies(
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool
+) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, up to three calls between the format's two markers with text between them, text."""
+    if tag_names(fmt):
+        return text_tag_bodies(fmt, text, after=after)
+    if "<tool_call>" not in fmt.tool_markers():
+        return wide_bodies(fmt, text, after=after)
+    begin, end = (fmt.tool_markers()[name] for name in ("<tool_call>", "</tool_call>"))
+    arguments = st.sampled_from(['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', "f", "{"])
+    named = [fmt.tool_markers().get(f"<{name}>") for name in ("arg_key", "/arg_key", "arg_value", "/arg_value")]
+    tags = [token for token in named if token is not None]
+    argument = st.tuples(text, text, text, text) if tags else st.just(())
+    inside = st.tuples(st.one_of(arguments, text), st.lists(argument, max_size=2))
+
+    def whole(before: str, calls: list[tuple[_Inside, str]], behind: str) -> tuple[str | int, ...]:
+        pieces: list[str | int] = [before]
+        for (said, given), between in calls:
+            tagged = [piece for texts in given for pair in zip(tags, texts, strict=True) for piece in pair]
+            pieces += [begin, said, *tagged, end, between]
+        pieces[-1] = behind if calls and after else pieces[-1] if not calls else ""
+        return tuple(piece for piece in pieces if piece != "")
+
+    return st.builds(whole, text, st.lists(st.tuples(inside, text), max_size=3), text)
+
+
+def wide_bodies(fmt: Format, text: st.SearchStrategy[str], *, after: bool) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, one section of up to three calls as DeepSeek writes them, text."""
+    begin, call, separator, close, end = (fmt.tool_markers()[f"<｜tool▁{name}｜>"] for name in _WIDE)
+
+    def whole(before: str, calls: list[tuple[str, str, str]], behind: str) -> tuple[str | int, ...]:
+        inner = [piece for name, said, between in calls for piece in (call, name, separator, said, close, between)]
+        pieces = [before, *([begin, *inner[:-1], end, behind if after else ""] if calls else [])]
+        return tuple(piece for piece in pieces if piece != "")
+
+    names = st.sampled_from(["f", "get_weather", "function"])
+    between = st.sampled_from(["", "\n"])
+    return st.builds(whole, text, st.lists(st.tuples(names, text, between), max_size=3), text)
+
+
+def text_tag_bodies(
+    fmt: Format, text: st.SearchStrategy[str], *, after: bool
+) -> st.SearchStrategy[tuple[str | int, ...]]:
+    """Text, one section of up to two calls as DeepSeek-V3.2 writes them, text."""
+    (mark,) = fmt.tool_markers().values()
+
+    def tag(name: str, said: str = "", close: str = "") -> tuple[str | int, ...]:
+        return (f"<{close}", mark, f"{name}{said}>")
+
+    def call(parameters: list[tuple[str, str]]) -> Iterator[str | int]:
+        yield from (*tag("invoke", ' name="f"'), "\n")
+        for key, value in parameters:
+            yield from (*tag("parameter", f' name="{key}" string="true"'), value, *tag("parameter", close="/"), "\n")
+        yield from (*tag("invoke", close="/"), "\n")
+
+    def whole(before: str, calls: list[list[tuple[str, str]]], behind: str) -> tuple[str | int, ...]:
+        inner = [piece for parameters in calls for piece in call(parameters)]
+        section = ("\n\n", *tag("function_calls"), "\n", *inner, *tag("function_calls", close="/")) if calls else ()
+        return tuple(_joined((before, *section, behind if calls and after else "")))
+
+    parameters = st.lists(st.tuples(st.sampled_from(["city", "days"]), text), max_size=2)
+    return st.builds(whole, text, st.lists(parameters, max_size=2), text)
+
+
+def _joined(pieces: Iterable[str | int]) -> Iterator[str | int]:
+    """The pieces with each run of texts as one, without empty ones."""
+    for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        if not is_text:
+            yield from run
+        elif text := "".join(map(str, run)):
+            yield text
+
+
+_WIDE = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
+
+
+def thinks(fmt: Format) -> bool:
+    """Whether the format has reasoning at all."""
+    return fmt.opener(thinking=True) is not Opener.NOBODY
+
+
+def cut_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
+    """Answers that the length limit cut, in the reasoning or after it."""
+
+    def build(reasoning: str | None, body: str | None) -> Parts:
+        closed = reasoning is not None and body is not None
+        return Parts(reasoning, think_closed=closed, body=(body,) if body else (), ended=False)
+
+    text = encodable(fmt, text)
+    return st.builds(build, text if thinks(fmt) else st.none(), st.one_of(st.none(), text))
+
+
+def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[Ids]:
+    """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters.
+
+    `text` has at least a character.
+    """
+    tokenizer = fmt.tokenizer
+    text = texts(min_size=1) if text is None else text
+    bases = tokenizer.base_ids
+    byte_tokens = [token for token in bases if len(tokenizer.token_bytes(token)) == 1]
+    base = st.one_of(
+        st.sampled_from(bases),
+        st.sampled_from(byte_tokens),
+        encodable(fmt, text).map(tokenizer.encode).flatmap(st.sampled_from),
+    )
+    split_text = text.map(lambda drawn: tuple(split_bytes(fmt, drawn)))
+    control = st.sampled_from([tokenizer.id_of(name) for name in tokenizer.control_names])
+    known = st.sampled_from([fmt.end_id, fmt.think_close_id, *fmt.tool_markers().values()])
+    run = st.one_of(st.lists(base, max_size=6).map(tuple), split_text, st.tuples(known), st.tuples(control))
+    opens = fmt.opener(thinking=True) is Opener.MODEL
+    begun = st.sampled_from([(), opening(fmt)]) if opens else st.just(())
+    ended = st.booleans()
+
+    def whole(begin: Ids, runs: list[Ids], end: bool) -> Ids:  # noqa: FBT001 — a drawn value
+        body = [token for part in runs for token in part]
+        marked = [token for token in body if token in fmt.tool_markers().values()]
+        return (*begin, *body, *((ending(fmt, marked),) if end else ()))
+
+    return st.builds(
+        whole,
+        begun,
+        st.lists(run, max_size=6),
+        ended,
+    )
+
+
+def split_bytes(fmt: Format, text: str) -> list[int]:
+    """The text as one token a byte: as far from canonical as ids can be."""
+    found = [fmt.tokenizer.id_of_bytes(bytes([byte])) for byte in text.encode()]
+    return [token for token in found if token is not None]

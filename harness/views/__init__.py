@@ -1,0 +1,1 @@
+"""What a hosted API would show of true ids."""

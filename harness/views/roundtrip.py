@@ -1,0 +1,115 @@
+"""A round trip: true ids, seen through a profile's view, sent in OpenRouter's dialect, read back from the wire.
+
+Guarantees: everything between the ids and the Completion is bytes, as it is over HTTP; only the socket is missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from harness.views.openrouter import Meta, body_of, events_of
+from harness.views.view import PROFILES, Profile, Seam, Shown, view
+from pipeline.formats.format import Format, Opener, is_headed, opened, tag_names
+from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
+from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
+from pipeline.records import Completion, Ids, Json, Prompt
+
+MODEL = "drafter-gate/tiny-kimi"
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """One way to ask: the provider's profile, streamed or not, `tools` sent or not, ids or logprobs asked for."""
+
+    profile: Profile
+    stream: bool
+    tools_sent: bool
+    ids: bool = False
+    logprobs: bool = False
+
+    @property
+    def name(self) -> str:
+        """A test id."""
+        parts = (self.profile.slug, "stream" if self.stream else "json", "tools" if self.tools_sent else "raw")
+        return "-".join((*parts, *(["ids"] if self.ids else []), *(["logprobs"] if self.logprobs else [])))
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the fields, put together, hold every byte of a text answer."""
+        return self.profile.seam is Seam.KEPT
+
+
+def trips() -> Iterator[Trip]:
+    """Every way to ask every profile."""
+    for profile in PROFILES.values():
+        for stream in (False, True):
+            for tools_sent in (False, True):
+                yield Trip(profile, stream, tools_sent)
+                if profile.returns_ids:
+                    yield Trip(profile, stream, tools_sent, ids=True)
+                if profile.returns_logprobs:
+                    yield Trip(profile, stream, tools_sent, logprobs=True)
+
+
+def send(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -> Completion:
+    """What comes back when the model emitted `ids` after `prompt_ids` (shapes [n])."""
+    return read(raw_of(ids, prompt, prompt_ids, trip, fmt), stream=trip.stream)
+
+
+def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Trip, fmt: Format) -> bytes:
+    """The response's bytes."""
+    shown = shown_of(ids, prompt, trip, fmt)
+    meta = Meta(
+        generation_id="gen-0",
+        created=0,
+        model=MODEL,
+        provider=trip.profile.name,
+        prompt_tokens=len(prompt_ids),
+        cost=0.0,
+        prompt_ids=prompt_ids if trip.ids else None,
+        token_ids=ids if trip.ids else None,
+        logprobs=shown.logprobs if trip.logprobs else None,
+    )
+    if trip.stream:
+        return "".join(events_of(shown, meta)).encode()
+    return json.dumps(body_of(shown, meta)).encode()
+
+
+def shown_of(ids: Ids, prompt: Prompt, trip: Trip, fmt: Format) -> Shown:
+    """What the provider shows: the `<think>` with which the model began is counted, and in no text."""
+    hidden = () if is_headed(fmt) else opened(fmt, ids, thinking=prompt.thinking)
+    thinking = fmt.opener(thinking=prompt.thinking) is Opener.PROMPT or bool(hidden)
+    way = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
+    shown = view(ids[len(hidden) :], trip.profile, fmt, **way)
+    entries = view(hidden, trip.profile, fmt, **way).logprobs
+    return replace(shown, completion_tokens=shown.completion_tokens + len(hidden), logprobs=(*entries, *shown.logprobs))
+
+
+def read(raw: bytes, *, stream: bool) -> Completion:
+    """The Completion of a response's bytes."""
+    return completion_of_sse(raw.decode()) if stream else completion_of_json(raw)
+
+
+def true_fingerprint(profile: Profile, *, stream: bool, fmt: Format | None = None) -> Fingerprint:
+    """The fingerprint that a perfect measurement of this profile would give; of `fmt`, where texts lack its marker."""
+    values: dict[TraitName, Json] = {
+        TraitName.END_COUNTED: profile.end_counted,
+        TraitName.END_COUNTED_TOOLS: profile.end_counted,
+        TraitName.THINK_CLOSE_COUNTED: True,
+        TraitName.UNCLOSED: "reasoning",
+        TraitName.COUNT_NATIVE: not (stream and profile.recounts_stream),
+        TraitName.PROMPT_PREFIX: [],
+        TraitName.SEAM: profile.seam.value,
+        TraitName.LINE_ENDS: "kept",
+        TraitName.DELTAS: profile.deltas.value if stream else "none",
+        TraitName.MARKERS: "stripped" if fmt is not None and tag_names(fmt) else "raw",
+        TraitName.TOOL_IDS: profile.tool_ids,
+        TraitName.TOOL_ARGUMENTS: profile.tool_arguments,
+        TraitName.TURN_END: "by_role",
+        TraitName.THINK_LEAD: "written",
+        TraitName.PROMPT_SETTINGS: {"date": "2025-08-05", "effort": getattr(fmt, "effort", "medium")},
+    }
+    traits = {str(name): Trait(value, 1000, proven=True) for name, value in values.items()}
+    return Fingerprint(profile.name, MODEL, stream, traits)

@@ -1,0 +1,1 @@
+"""Exact JSON and money, whole files, locks, processes and redaction: what every package stands on."""

@@ -1,0 +1,1 @@
+"""The command line: one module a verb, and `main`, which starts them."""

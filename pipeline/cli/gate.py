@@ -1,0 +1,147 @@
+"""`python -m pipeline gate status`: whether a job may be launched, and if not, what exactly is in the way.
+
+What a command mends comes first and ends in it, what none mends yet comes last; `--json` gives the same content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from pipeline.base.money import usd_text
+from pipeline.base.paths import ROOT, ledger_path
+from pipeline.gate import engine_goldens, gate
+from pipeline.gate.attestation import Attested, Scope
+from pipeline.gate.digests import tree_digest
+from pipeline.generation.ledger import spent_today
+from pipeline.generation.ledger_schema import LedgerError
+from pipeline.objections import Objection
+from pipeline.records import Json, Route
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("gate", help="say what may run on this tree, and why not")
+    verbs = parser.add_subparsers(dest="gate_verb", required=True, metavar="VERB")
+    shown = verbs.add_parser("status", help="what is allowed, what is shut, and what mends it")
+    shown.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 0 when free generation may run, 3 when it may not."""
+    found = status()
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    else:
+        _print(found)
+    return 0 if found["open"] else gate.SHUT
+
+
+def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
+    """What is allowed and why not, as plain JSON; `open` says whether free generation may run."""
+    now = now or datetime.now(UTC)
+    standing = gate.examine(root, now=now)
+    spent, ledger = _spent()
+    jobs: list[Json] = []
+    for name, job in _jobs(standing):
+        decision = gate.judge(job, standing, spent_today_pico=spent, now=now)
+        objections = decision.objections if job.is_free else (*decision.objections, *ledger)
+        allowed = decision.allowed and not (ledger and not job.is_free)
+        jobs.append({"job": name, "allowed": allowed, "objections": _plain(objections)})
+    return {
+        "open": bool(isinstance(jobs[0], dict) and jobs[0]["allowed"]),
+        "objections": _plain(standing.objections),
+        "jobs": jobs,
+        "attestation": None if standing.attested is None else _attestation(standing.attested, standing, now),
+        "spent_today_usd": usd_text(spent),
+        "engine_goldens": list[Json](engine_goldens.standing(root)),
+    }
+
+
+def _jobs(standing: gate.Standing) -> Iterator[tuple[str, gate.Job]]:
+    """One job of each kind, on the tiny target; paid routes are those with live recordings, or a stand-in for all."""
+    tiny = standing.tiny_tokenizer or "none"
+    live = sorted(standing.attested.live if standing.attested else ())
+    emulator, local = Route("emulator", "", "siliconflow"), Route("local", "")
+    yield "generate emulator", gate.Job(gate.Kind.GENERATE, emulator, tokenizer_sha256=tiny)
+    yield "generate local", gate.Job(gate.Kind.GENERATE, local, tokenizer_sha256=tiny)
+    yield "train", gate.Job(gate.Kind.TRAIN)
+    for way in live or ["openrouter/PROVIDER MODEL"]:
+        name, _, model = way.partition(" ")
+        route = Route("openrouter", model, name.partition("/")[2])
+        yield f"generate {way}", gate.Job(gate.Kind.GENERATE, route, tokenizer_sha256=tiny)
+
+
+def _spent() -> tuple[int, list[Objection]]:
+    try:
+        return spent_today(ledger_path(), "openrouter"), []
+    except LedgerError as error:
+        return 0, [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
+
+
+def _attestation(attested: Attested, standing: gate.Standing, now: datetime) -> dict[str, Json]:
+    return {
+        "scope": attested.scope.value,
+        "signer": attested.keyid,
+        "issued": attested.issued.isoformat(),
+        "expires": attested.expires.isoformat(),
+        "seconds_left": int((attested.expires - now).total_seconds()),
+        "tests": attested.passed,
+        "groups": list[Json](sorted(attested.groups)),
+        "tree": tree_digest(standing.digests or attested.digests),
+        "sha256": attested.sha256,
+    }
+
+
+def _plain(objections: list[Objection] | tuple[Objection, ...]) -> list[Json]:
+    return [{"what": objection.what, "mend": objection.mend} for objection in objections]
+
+
+def _print(found: dict[str, Json]) -> None:
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    for objection in _dicts(found["objections"]):
+        _print_objection(console, "shut", objection)
+    jobs, said = _dicts(found["jobs"]), _dicts(found["objections"])
+    if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
+        console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
+    if isinstance(attestation := found["attestation"], dict):
+        console.print(_attestation_line(attestation))
+    sets = [_set_line(each) for each in _dicts(found["engine_goldens"])]
+    console.print(f"engine goldens  {', '.join(sets)}")
+    for job in jobs:
+        for objection in _dicts(job["objections"]):
+            if objection not in said:
+                _print_objection(console, f"{job['job']}: shut", objection)
+
+
+def _set_line(told: dict[str, Json]) -> str:
+    version = f" {told['version']}" if told["version"] else ""
+    return f"{told['name']}{version} {told['what']}" + (f" (Run: {told['mend']})" if told["mend"] else "")
+
+
+def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:
+    console.print(Text(head, "red"), f"  {objection['what']}", sep="")
+    if objection["mend"]:
+        console.print(f"      Run: {objection['mend']}")
+
+
+def _attestation_line(attestation: dict[str, Json]) -> str:
+    minutes = int(str(attestation["seconds_left"])) // 60
+    limit = f"   up to ${usd_text(gate.DEV_PICO_A_DAY)} a UTC day" if attestation["scope"] == Scope.DEV else ""
+    groups = attestation["groups"] if isinstance(attestation["groups"], list) else []
+    return (
+        f"attestation  valid {minutes // 60} h {minutes % 60} min   signer {attestation['scope']} "
+        f"{str(attestation['signer'])[:12]}   {attestation['tests']} tests   tree {str(attestation['tree'])[:12]}   "
+        f"groups {', '.join(str(group)[:22] for group in groups)}{limit}"
+    )
+
+
+def _dicts(value: Json) -> list[dict[str, Json]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

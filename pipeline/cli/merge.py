@@ -1,0 +1,88 @@
+"""`python -m pipeline merge`: one training set of the shards of several runs, with a table of what came of each.
+
+Guarantees: the set is written whole or not at all; exit 2 in one sentence where an input is not what its manifest says,
+or inputs do not belong in one set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.records import Evidence
+
+if TYPE_CHECKING:
+    from pipeline.shards.merge import Merged
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verb `merge`."""
+    parser = subparsers.add_parser("merge", help="one training set of the shards of several runs")
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="a new folder for the set")
+    add(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="SHARDS_DIR",
+        help="folders that runs wrote; of equal rows the first stays",
+    )
+    add(
+        "--min-evidence",
+        type=Evidence,
+        choices=list(Evidence),
+        default=Evidence.COUNTED,
+        help="the weakest evidence that is kept (default: counted)",
+    )
+    add("--cap", type=_cap, action="append", default=[], metavar="DATASET=N", help="at most N rows of a dataset")
+    add("--dedup", action="store_true", help="of rows with the same prompt ids, keep the first")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
+    parser.set_defaults(run=run_merge)
+
+
+def run_merge(args: argparse.Namespace) -> int:
+    """Merge, and say what came of the rows."""
+    from pipeline.shards.merge import Policy, merge, table_of
+    from pipeline.shards.merge_inputs import read_inputs
+
+    merged = merge(read_inputs(args.runs), Policy(args.min_evidence, dict(args.cap), args.dedup), args.out)
+    if args.json:
+        counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
+        sys.stdout.write(json.dumps({"out": str(args.out), **counts, "table": [*table_of(merged)]}) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _told(merged, args.out)))
+    return 0
+
+
+def _told(merged: Merged, out: Path) -> Iterator[str]:
+    yield f"{'dataset':<14} {'route':<24} {'rows':>8} {'prompt':>11} {'output':>11} {'USD':>12}  by evidence"
+    for (dataset, route), cell in sorted(merged.cells.items()):
+        usd = merged.usd(dataset, route)
+        numbers = f"{cell.rows:>8,} {cell.prompt_tokens:>11,} {cell.output_tokens:>11,} {usd or 'not split':>12}"
+        yield f"{dataset or '-':<14} {route:<24} {numbers}  {_listed(cell.evidence)}"
+        if cell.set_aside:
+            yield f"{'':<39} {cell.set_aside.total():>8,} set aside: {_listed(cell.set_aside)}"
+        if cell.refused:
+            yield f"{'':<39} {cell.refused.total():>8,} refused before: {_listed(cell.refused)}"
+    came, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
+    yield f"{came:,} rows in: {kept:,} in {len(merged.shards)} shards in {out}, {aside:,} set aside in set_aside.jsonl"
+    models = sorted({str(each.settings.get("model")) for each in merged.inputs})
+    if len(models) > 1:
+        yield f"note: the rows are of {len(models)} models: {', '.join(models)}"
+    if any(each.document["cost"].get("emulated") for each in merged.inputs):
+        yield "note: costs of emulator routes are no money"
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
+
+
+def _cap(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name or not number.isascii() or not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no cap: give DATASET=N, as in B1=20000")
+    return name, int(number)

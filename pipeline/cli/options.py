@@ -1,0 +1,70 @@
+"""What the command lines of paid verbs share: amounts, numbers, and where a route may be asked.
+
+Guarantees: an emulator or an engine is asked on this machine alone, and a real API at no other place than its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from decimal import Decimal, InvalidOperation
+from urllib.parse import urlsplit
+
+from pipeline.base.money import pico
+from pipeline.proof.fingerprint import SERVED_APIS
+from pipeline.records import Route
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class ArgumentsError(Exception):
+    """Arguments that cannot be used together, or name what is not there."""
+
+
+def check_place(route: Route, base_url: str | None) -> None:
+    """Raises ArgumentsError where the route has another place than `base_url`, or needs one."""
+    if route.api in SERVED_APIS:
+        start = f"Start one with: nox -s engine -- {route.api} --model DIR"
+        if base_url is None:
+            raise ArgumentsError(f"the {route.api} route needs --base-url URL. {start}")
+        if _host_of(base_url) not in LOOPBACK:
+            raise ArgumentsError(f"{base_url} is not on this machine; an engine elsewhere is asked through a tunnel")
+    elif route.api == "emulator":
+        start = "Start one with: python -m harness emulator --port 0"
+        if base_url is None:
+            raise ArgumentsError(f"the emulator route needs --base-url URL. {start}")
+        if _host_of(base_url) not in LOOPBACK:
+            raise ArgumentsError(f"{base_url} is not on this machine, where alone an emulator is asked. {start}")
+    elif base_url is not None:
+        raise ArgumentsError(
+            f"--base-url is for the emulator and for engines; {route.name} has its own place. Leave it out"
+        )
+
+
+def _host_of(base_url: str) -> str | None:
+    """The host of a plain address. Raises ArgumentsError, which does not repeat what may be a password."""
+    form = "give http://127.0.0.1:PORT, with no name, password, query or fragment in it"
+    try:
+        parts = urlsplit(base_url)
+        plain = parts.scheme in {"http", "https"} and not (parts.username or parts.password or parts.query)
+        if not plain or parts.fragment or parts.port == 0:
+            raise ArgumentsError(f"--base-url is no plain address: {form}")
+    except ValueError:  # a bracket that does not close, a port that is no number or too large
+        raise ArgumentsError(f"--base-url is no address: {form}") from None
+    return parts.hostname
+
+
+def usd(text: str) -> Decimal:
+    """An amount in USD. Raises argparse.ArgumentTypeError."""
+    try:
+        amount = Decimal(text)
+        pico(amount)
+    except (InvalidOperation, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount in USD: give a number such as 0.50") from None
+    return amount
+
+
+def positive(text: str) -> int:
+    """A whole number from 1. Raises argparse.ArgumentTypeError."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)

@@ -1,0 +1,193 @@
+"""`python -m pipeline prepare`: a dataset's rows to prompts.jsonl, and `datasets`: every dataset's page.
+
+Guarantees: both files that it writes are whole or not there, whatever stopped it; a row that is not taken stands in the
+second with its reason. Decontamination is on unless it is switched off by name: where the project is told of no
+evaluation prompts, it refuses instead of going without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from pipeline.datasets.decontaminate import LONG, SHORT, grams_of
+from pipeline.datasets.evaluations import asked_in
+from pipeline.datasets.rows import MEANINGS
+from pipeline.datasets.sources import files_of
+
+if TYPE_CHECKING:
+    from pipeline.datasets.decontaminate import Grams
+    from pipeline.datasets.lengths import Target
+    from pipeline.datasets.prepare import Counts
+    from pipeline.datasets.registry import Dataset
+
+EVALSETS = "DRAFTER_GATE_EVALSETS"
+OUT = "prompts.jsonl"
+
+
+class ArgumentsError(Exception):
+    """Arguments that cannot be used together, or name what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluations:
+    """What prompts are compared with; nothing where decontamination was switched off."""
+
+    grams: Grams | None = None
+    texts: int = 0
+    silent: tuple[str, ...] = ()
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verbs `prepare` and `datasets`."""
+    pages = subparsers.add_parser("datasets", help="every dataset's page: schema, licence, what is dropped and why")
+    pages.set_defaults(run=run_pages)
+    parser = subparsers.add_parser("prepare", help="a dataset's rows to prompts, with a reason for each row left out")
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="JSON, JSON lines or Parquet: a file, folder, glob, or hub:REPO@COMMIT")
+    add(
+        "--dataset",
+        required=True,
+        metavar="NAME",
+        help="B1 to B8, a variant, or messages: `python -m pipeline datasets`",
+    )
+    add("--out", type=Path, required=True, metavar="FILE", help=f"where prompts go, such as {OUT}; replaced whole")
+    add(
+        "--rejects",
+        type=Path,
+        metavar="FILE",
+        help="where rejected rows go (default: rejects.jsonl beside prompts.jsonl)",
+    )
+    add("--format", metavar="F", help="the target: prompts must render in its template and spell none of its tokens")
+    add("--tokenizer", metavar="DIR", help="directory of its vocabulary, or hub:REPOSITORY@REVISION")
+    add("--max-tokens-prompt", type=_count, metavar="N", help="longest prompt in its tokens; whole turns are cut")
+    add(
+        "--cap-first-turn",
+        type=int,
+        metavar="K",
+        help="rows that may begin with one user turn (default: the dataset's; 0: any)",
+    )
+    add("--limit", type=_count, metavar="N", help="draw so many prompts of those that are left")
+    add("--seed", type=int, default=0, metavar="S", help="what the draw depends on, beside the rows' ids (default 0)")
+    evaluations = parser.add_mutually_exclusive_group()
+    evaluations.add_argument(
+        "--decontaminate", type=Path, metavar="DIR", help=f"folder of evaluation prompts (default: ${EVALSETS})"
+    )
+    evaluations.add_argument("--no-decontaminate", action="store_true", help="keep prompts that evaluations ask too")
+    add("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
+    parser.set_defaults(run=run_prepare)
+
+
+def run_prepare(args: argparse.Namespace) -> int:
+    """Prepare, and say what became of the rows."""
+    from pipeline.datasets.candidates import Sieve
+    from pipeline.datasets.prepare import Preparation, Selection
+    from pipeline.datasets.registry import dataset_named
+
+    dataset = dataset_named(args.dataset)
+    rejects = args.rejects or _beside(args.out)
+    _check_places(args.source, args.out, rejects)
+    evaluations = _evaluations(args)
+    sieve = Sieve(dataset, _target(args), evaluations.grams)
+    cap = dataset.cap if args.cap_first_turn is None else max(args.cap_first_turn, 0) or None
+    preparation = Preparation(sieve, Selection(cap, args.limit, args.seed), args.workers)
+    counts = preparation.write(args.source, args.out, rejects)
+    if args.json:
+        sys.stdout.write(json.dumps(_document(args, counts, evaluations, rejects)) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _told(args, dataset, counts, evaluations, rejects)))
+    return 0
+
+
+def run_pages(_: argparse.Namespace) -> int:
+    """Print docs/datasets.md."""
+    from pipeline.cli.pages import document
+
+    sys.stdout.write(document())
+    return 0
+
+
+def _beside(out: Path) -> Path:
+    return out.with_name("rejects.jsonl" if out.name == OUT else f"{out.stem}.rejects.jsonl")
+
+
+def _check_places(source: str, out: Path, rejects: Path) -> None:
+    for path in (out, rejects):
+        if path.is_dir():
+            raise ArgumentsError(f"{path} is a folder: give a file, such as {path / OUT}")
+        if not path.parent.is_dir():
+            raise ArgumentsError(f"{path.parent} is no folder. Make it, or give a file in another with --out FILE")
+    if out.resolve() == rejects.resolve():
+        raise ArgumentsError(f"{out} cannot hold both prompts and rejected rows: give another file with --rejects FILE")
+    read = set() if source.startswith("hub:") else {path.resolve() for path in files_of(source)}
+    if taken := read & {out.resolve(), rejects.resolve()}:
+        raise ArgumentsError(f"{taken.pop()} is read as a part of {source}: write to a file outside of it")
+
+
+def _target(args: argparse.Namespace) -> Target | None:
+    if args.format is None:
+        if args.max_tokens_prompt is not None or args.tokenizer is not None:
+            raise ArgumentsError("tokens are those of a target: name its format with --format F")
+        return None
+    from pipeline.datasets.lengths import Target
+    from pipeline.formats.registry import open_format
+
+    return Target(open_format(args.format, args.tokenizer), args.max_tokens_prompt)
+
+
+def _evaluations(args: argparse.Namespace) -> Evaluations:
+    """The evaluation prompts, or none where that was asked for. Raises ArgumentsError, SourceError."""
+    if args.no_decontaminate:
+        return Evaluations()
+    folder = args.decontaminate or (Path(os.environ[EVALSETS]) if os.environ.get(EVALSETS) else None)
+    if folder is None:
+        what = "a drafter is measured on prompts that its training must not have seen, and none are named"
+        mend = f"Name their folder with --decontaminate DIR or ${EVALSETS}, or go without: --no-decontaminate"
+        raise ArgumentsError(f"{what}. {mend}")
+    asked, silent = asked_in(folder)
+    return Evaluations(grams_of(asked), len(asked), tuple(silent))
+
+
+def _document(args: argparse.Namespace, counts: Counts, evaluations: Evaluations, rejects: Path) -> dict[str, object]:
+    return {
+        "dataset": args.dataset,
+        "rows": counts.rows,
+        "prompts": counts.prompts,
+        "rejected": {str(reason): number for reason, number in counts.rejected.most_common()},
+        "evaluation_texts": evaluations.texts if evaluations.grams else None,
+        "evaluation_files_without_prompts": list(evaluations.silent),
+        "out": str(args.out),
+        "rejects": str(rejects),
+    }
+
+
+def _told(
+    args: argparse.Namespace, dataset: Dataset, counts: Counts, evaluations: Evaluations, rejects: Path
+) -> Iterator[str]:
+    yield f"{dataset.name}, {dataset.title}: {args.source}"
+    yield f"{counts.rows:>12,}  rows read"
+    yield f"{counts.prompts:>12,}  prompts, in {args.out}"
+    yield f"{counts.rejected.total():>12,}  rejected, in {rejects}"
+    for reason, number in counts.rejected.most_common():
+        yield f"{number:>12,}  {reason}: {MEANINGS[reason]}"
+    if evaluations.grams is None:
+        yield "not compared with any evaluation prompts (--no-decontaminate)"
+    else:
+        yield f"compared with {evaluations.texts:,} evaluation texts: runs of {LONG} words, {SHORT} in code"
+    if evaluations.silent:
+        files = shorten(", ".join(evaluations.silent), 200, placeholder=" …")
+        yield f"no evaluation prompt was found in {len(evaluations.silent)} files: {files}"
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)

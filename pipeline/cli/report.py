@@ -1,0 +1,161 @@
+"""What a run shows: a progress bar or plain lines while it is on, a table at its end.
+
+Guarantees: text of ours or of a provider is printed as it is, never read as markup; nothing but the final word goes to
+stdout.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from textwrap import shorten
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.base.money import PICO_PER_USD
+from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED
+from pipeline.generation.run import Progress as Show
+from pipeline.generation.summary import Summary, Tally
+from pipeline.records import MEANINGS, Reason
+from pipeline.shards.shards import QUARANTINE
+
+PLAIN_EVERY = 5.0
+MOST_OF_A_DETAIL = 160
+
+
+@contextmanager
+def progress(*, emulated: bool) -> Iterator[Show]:
+    """A bar on a terminal, else a line every five seconds, on stderr."""
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        yield _plain_lines(emulated=emulated)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("rows", total=None)
+
+        def show(tally: Tally) -> None:
+            bar.update(task, total=tally.lines, completed=_done(tally), description=_state(tally, emulated=emulated))
+
+        yield show
+
+
+def print_summary(summary: Summary, again: Sequence[str]) -> None:
+    """The table and what to run next; `again` is the command line of this run."""
+    console = Console(markup=False, highlight=False)
+    table = Table(show_header=False)
+    for name, value in _lines(summary):
+        table.add_row(Text(name), Text(value))
+    console.print(table)
+    if summary.message:
+        console.print(summary.message, soft_wrap=True)
+    for line in _next(summary, again):
+        console.print(line, soft_wrap=True)
+
+
+def _plain_lines(*, emulated: bool) -> Show:
+    begun = last = time.monotonic()
+
+    def show(tally: Tally) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= PLAIN_EVERY:
+            last = now
+            state = f"{_state(tally, emulated=emulated)}, {_left(tally, now - begun)}"
+            sys.stderr.write(f"{_done(tally)} of {tally.lines} rows: {state}\n")
+
+    return show
+
+
+def _done(tally: Tally) -> int:
+    return tally.done_before + tally.accepted + tally.refused + tally.unknown_count + tally.again
+
+
+def _state(tally: Tally, *, emulated: bool) -> str:
+    spent, word = tally.spent_pico / PICO_PER_USD, " emulated" * emulated
+    left = (tally.budget_pico - tally.spent_pico) / PICO_PER_USD
+    each = f"${spent / tally.accepted:.6f} an accepted row" if tally.accepted else "no row accepted yet"
+    return f"{tally.accepted} accepted, {tally.refused} refused, ${spent:.4f}{word}, {each}, ${left:.2f} left"
+
+
+def _left(tally: Tally, seconds: float) -> str:
+    """The time that the rest takes at the pace so far."""
+    now = _done(tally) - tally.done_before
+    rest = timedelta(seconds=round(seconds / max(now, 1) * (tally.lines - _done(tally))))
+    return f"{rest} to go" if now else "nothing done yet"
+
+
+def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    rows, cost = summary.rows, summary.cost
+    yield "route", summary.route
+    yield "outcome", summary.outcome
+    yield "rows in the file", str(rows["in_file"])
+    yield "asked now", f"{rows['asked']} (and {rows['from_ledger']} from the ledger, {rows['done_before']} done before)"
+    yield "accepted", str(rows["accepted"])
+    for grade, count in summary.by_evidence.items():
+        yield f"  by {grade}", str(count)
+    yield "refused", str(rows["refused"])
+    for reason, count in summary.by_reason.items():
+        yield f"  {reason}", f"{count}: {_why(summary, reason)}"
+    if rows["unknown"]:
+        yield "fate unknown", f"{rows['unknown']}: {', '.join(summary.unknown_rows)}"
+    if rows["left"]:
+        yield "left to ask", str(rows["left"])
+    if rows["beyond_limit"]:
+        yield "beyond --limit", str(rows["beyond_limit"])
+    yield "tokens", f"{summary.prompt_tokens} prompt, {summary.output_tokens} output, in accepted rows"
+    yield "cost", f"${cost['usd']}{' (emulated: no money)' if cost['emulated'] else ''} of ${cost['budget_usd']}"
+    if "engine_seconds" in cost:
+        yield "engine", f"{cost['engine_seconds']} s busy with this run"
+    if cost["unsettled_requests"]:
+        yield "unsettled", f"at most ${cost['unsettled_worst_usd']} in {cost['unsettled_requests']} requests"
+    if summary.tree_changed:
+        yield "tree", f"changed while the run was on: {', '.join(summary.tree_changed)}"
+    yield "shards", f"{len(summary.shards)} in {summary.folder}"
+
+
+def _why(summary: Summary, reason: str) -> str:
+    """The first refusal's own words where this session has one: a reason is wider than what befell a row."""
+    first = summary.first_of_reason.get(reason)
+    if first is None:
+        return MEANINGS[Reason(reason)]
+    return f"{'the first: ' * (summary.by_reason[reason] > 1)}{shorten(first, MOST_OF_A_DETAIL, placeholder=' …')}"
+
+
+def _with_room(again: Sequence[str], message: str) -> list[str]:
+    """The command with a budget to fill in, where it was the run's own that ended; a day's cap asks for patience."""
+    if " a run:" not in message:
+        return list(again)
+    flag = "--budget-usd"
+    raised = [f"{flag}=MORE" if part.startswith(f"{flag}=") else part for part in again]
+    return ["MORE" if before == flag else part for before, part in zip(["", *raised], raised, strict=False)]
+
+
+def _without_pause(command: str) -> str:
+    return command.replace(" --resume", "")
+
+
+def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
+    command = shlex.join(["python", "-m", "pipeline", *again])
+    if summary.code == BUDGET_SPENT:
+        command = shlex.join(["python", "-m", "pipeline", *_with_room(again, summary.message or "")])
+        yield f"Next, to go on once that cap allows more (what was spent before counts): {command}"
+    elif summary.code == TRIPPED and summary.paused is not None:
+        yield f"Next: look at those rows in {summary.folder}/{QUARANTINE} and the ledger, then, to be judged again:"
+        yield f"      {_without_pause(command)} --resume"
+        sign = summary.paused["sign"]
+        yield f"      or, to go on whatever comes of it: {_without_pause(command)} --accept-trip {sign}"
+    elif summary.rows["unknown"]:
+        yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
+    elif summary.rows["left"]:
+        yield f"Next, to go on: {command}"
+    else:
+        refused = f", and {summary.folder}/{QUARANTINE} for what was refused" if summary.rows["refused"] else ""
+        yield f"Next: read {summary.folder}/manifest.json{refused};"
+        yield "      python -m pipeline ledger shows what was spent"

@@ -1,0 +1,231 @@
+"""`python -m pipeline states`: the hidden states of proven rows, written once for training offline.
+
+Guarantees: the gate is asked before anything is computed, on any device alike, since hours of a GPU are money; the size
+is said first, and nothing is computed where the disk would not hold it. Refused by the gate, the exit status is 3;
+unusable input is 2, in one sentence. Stopped, the same command goes on and ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pipeline.cli.options import ArgumentsError, positive
+from pipeline.gate.gate import SHUT, GateShutError, Permit, require
+from pipeline.records import Evidence, Json
+
+if TYPE_CHECKING:
+    from pipeline.drafter.rows import Rows
+    from pipeline.drafter.states.extract import Plan
+    from pipeline.drafter.states.manifest import Document
+    from pipeline.drafter.target.files import TargetFacts
+    from pipeline.drafter.target.hidden_states import Target
+    from pipeline.drafter.target.server import ServedTarget
+
+Show: TypeAlias = "Callable[[int], None]"
+PLAIN_EVERY = 5.0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verb `states`."""
+    parser = subparsers.add_parser("states", help="the hidden states of proven rows, on disk for training")
+    add = parser.add_argument
+    add_rows(parser)
+    add("--out", type=Path, required=True, metavar="DIR", help="the store, new or begun before")
+    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="as stored (default: bfloat16)")
+    add("--device", help="cpu, cuda, cuda:1 … (default: a GPU where there is one)")
+    add(
+        "--compute-dtype",
+        choices=("bfloat16", "float16", "float32"),
+        help="in which the target computes (default: float32 on a CPU, its own on a GPU)",
+    )
+    served = "compute by two SGLang servers: one that returns the layers' states, one that returns the last"
+    add("--sglang", nargs=2, metavar=("AUX_URL", "LAST_URL"), help=served)
+    add("--shard-mb", type=positive, default=256, metavar="MB", help="megabytes a shard at most (default: 256)")
+    add("--dry-run", action="store_true", help="say how large the store will be and whether it fits, and stop")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the sentences")
+    parser.set_defaults(run=run_states)
+
+
+def add_rows(
+    parser: argparse.ArgumentParser,
+    name: str = "ROWS_FOLDER",
+    what: str = "folders that `generate` or `merge` wrote",
+) -> None:
+    """The arguments that say which rows are read, by which target, and at which layers."""
+    add = parser.add_argument
+    add("rows", type=Path, nargs="+", metavar=name, help=what)
+    add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory, local files alone")
+    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
+    add(
+        "--min-evidence",
+        type=Evidence,
+        choices=list(Evidence),
+        default=Evidence.STREAM_DELTAS,
+        help="the weakest evidence that is taken (default: stream_deltas); `counted` has a risk, which is said",
+    )
+    add(
+        "--layers",
+        type=_layers,
+        metavar="LOW,MID,HIGH",
+        help="0-based layers, whose outputs are read (default: EAGLE's)",
+    )
+    add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
+
+
+def run_states(args: argparse.Namespace) -> int:
+    """Read, ask the gate, say the size, compute; the exit status."""
+    from pipeline.drafter.row_folders import job_of
+    from pipeline.drafter.rows import Policy, read_rows
+
+    policy = Policy(args.min_evidence, args.longest)
+    rows = read_rows(args.rows, policy, accept_changed_tree=args.accept_changed_tree)
+    _say(*told_of_rows(rows))
+    permit: Permit | None = None
+    if not args.dry_run:
+        try:
+            permit = require(job_of(rows.folders))
+        except GateShutError as error:
+            _say(str(error))
+            return SHUT
+    with _served(args) as served:
+        plan = _plan(args, rows, served)
+        document = None if permit is None else _extract(plan, args, permit, served)
+    _report(plan, document, args)
+    return 0
+
+
+@contextmanager
+def _served(args: argparse.Namespace) -> Iterator[ServedTarget | None]:
+    """The target behind two servers, where it is named. Raises StatesError, TargetError, LayerError."""
+    if not args.sglang:
+        yield None
+        return
+    from pipeline.drafter.target.files import target_facts
+    from pipeline.drafter.target.layers import layers_of
+    from pipeline.drafter.target.server import ServedTarget
+
+    facts = target_facts(args.target)
+    with ServedTarget(facts, layers_of(facts.num_layers, args.layers), *args.sglang) as served:
+        yield served
+
+
+def told_of_rows(rows: Rows) -> Iterator[str]:
+    """What is known of the rows before anything is done with them, in sentences; a risk is among them."""
+    yield f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted"
+    for reason, number in sorted(rows.left_out.items()):
+        yield f"{number:,} rows left out: {reason}"
+    if (risk := rows.risk()) is not None:
+        yield f"risk: {risk}"
+
+
+def _plan(args: argparse.Namespace, rows: Rows, served: ServedTarget | None) -> Plan:
+    """What the store is made of, if it fits. Raises TargetError, LayerError, StoreError."""
+    from pipeline.drafter.states.extract import Plan, require_room
+    from pipeline.drafter.states.manifest import DTYPES, begin, computed_with
+    from pipeline.drafter.target.files import check_rows, notes, target_facts
+    from pipeline.drafter.target.hidden_states import computing_dtype, device_named
+    from pipeline.drafter.target.layers import layers_of
+
+    facts: TargetFacts = target_facts(args.target)
+    check_rows(facts, rows)
+    if served is None:
+        device = device_named(args.device)
+        dtype = computing_dtype(facts, device) if args.compute_dtype is None else DTYPES[args.compute_dtype]
+        computed = computed_with(dtype, device)
+    else:
+        computed = dict(served.computed)
+    layers = layers_of(facts.num_layers, args.layers)
+    plan = Plan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
+    _say(*notes(facts, rows), f"the store takes {plan.size}")
+    begin(args.out, plan.settings(), plan.size)
+    require_room(plan, args.out)
+    return plan
+
+
+def _target(plan: Plan, args: argparse.Namespace) -> Target:
+    """The target in this process."""
+    from pipeline.drafter.states.manifest import DTYPES
+    from pipeline.drafter.target.hidden_states import device_named, load_target
+
+    dtype, device = DTYPES[plan.computed["dtype"]], device_named(args.device)
+    return load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
+
+
+def _extract(plan: Plan, args: argparse.Namespace, permit: Permit, served: ServedTarget | None) -> Document:
+    from pipeline.drafter.states.extract import extract
+
+    target = _target(plan, args) if served is None else served
+    with progress(len(plan.rows)) as show:
+
+        def shown(done: int) -> None:
+            show(done)
+            if done < len(plan.rows) and datetime.now(UTC) >= permit.expires:
+                raise ArgumentsError(
+                    "the attestation expired while this ran; what is written stands. Run: nox -s contract, then the "
+                    "same command"
+                )
+
+        return extract(plan, target, args.out, attestation=permit.attestation_sha256, progress=shown)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Show]:
+    """A bar of rows on a terminal, else a line every five seconds, on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not console.is_terminal:
+        yield _plain_lines(total)
+        return
+    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("rows", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _plain_lines(total: int) -> Show:
+    begun = last = time.monotonic()
+    first: int | None = None
+
+    def show(done: int) -> None:
+        nonlocal last, first
+        first = done if first is None else first
+        if (now := time.monotonic()) - last >= PLAIN_EVERY and done > first:
+            last = now
+            left = (now - begun) / (done - first) * (total - done)
+            _say(f"{done:,} of {total:,} rows, about {left:,.0f} s to go")
+
+    return show
+
+
+def _report(plan: Plan, document: Document | None, args: argparse.Namespace) -> None:
+    files = [] if document is None else [shard.file for shard in document.shards]
+    if args.json:
+        written: dict[str, Json] = {"out": str(args.out), "dry_run": document is None, "shards": len(files)}
+        rows: dict[str, Json] = {"rows": len(plan.rows), "left_out": dict(plan.rows.left_out)}
+        rows |= {"layers": [*plan.layers], "size": plan.size.document(), "counted_risk": plan.rows.risk()}
+        sys.stdout.write(json.dumps(written | rows) + "\n")
+    elif document is None:
+        sys.stdout.write(f"it fits: {len(plan.shards())} shards in {args.out}. Nothing was computed\n")
+    else:
+        sys.stdout.write(f"{len(plan.rows):,} rows with their states: {len(files)} shards in {args.out}\n")
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} are no layers: give three numbers, as in 2,14,26")
+    return tuple(int(part) for part in parts)
+
+
+def _say(*sentences: str) -> None:
+    sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))

@@ -1,0 +1,293 @@
+"""`python -m pipeline train`: a drafter from proven rows, behind the gate.
+
+Guarantees: the gate is asked before anything is computed, on any device alike, since hours of a GPU are money; refused,
+the exit status is 3 and every reason comes with the command that mends it. Unusable input is 2, in one sentence; a loss
+that is not finite is 1, with the rows of its batch; interrupted is 130, with a checkpoint. The same command goes on.
+Several processes: `torchrun --nproc-per-node N -m pipeline train …`, of which the first alone speaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipeline.cli import train_flags
+from pipeline.cli.options import ArgumentsError
+from pipeline.gate.gate import SHUT, GateShutError, Permit, require
+from pipeline.records import Json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+    from pipeline.drafter.training.checkpoints import Snapshot
+    from pipeline.drafter.training.data import Material
+    from pipeline.drafter.training.distributed import World
+    from pipeline.drafter.training.recipe import Recipe
+    from pipeline.drafter.training.run import Ending, Habits
+    from pipeline.drafter.training.setup import Setup
+    from pipeline.drafter.training.trainer import StepReport
+
+Show: TypeAlias = "Callable[[StepReport], None]"
+DRAFTER = "drafter"
+PLAIN_EVERY = 5.0
+NUMBERS = (
+    *("ttt_length", "decay", "draft_vocabulary", "tokens_a_batch", "epochs", "steps", "held_out", "seed"),
+    *("learning_rate", "warmup", "weight_decay", "clip"),
+)
+"""Numbers of a recipe that a flag of the same name gives."""
+FAILED = 1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The verb `train`."""
+    parser = subparsers.add_parser("train", help="an EAGLE-3 drafter from proven rows")
+    train_flags.add_all(parser)
+    parser.set_defaults(run=run_train)
+
+
+def run_train(args: argparse.Namespace) -> int:
+    """Read, ask the gate, train, export; the exit status."""
+    from pipeline.drafter.states.manifest import StoreError
+    from pipeline.drafter.target.hidden_states import StatesError
+    from pipeline.drafter.training.distributed import is_first
+    from pipeline.drafter.training.sampler import FeedError
+
+    try:
+        return _run_train(args)
+    except Exception as error:
+        if is_first():
+            raise
+        # The first process says what all meet; what befalls this one alone it hears of as a broken connection.
+        if isinstance(error, StatesError | StoreError | FeedError):
+            sys.stderr.write(f"error: {error}\n")
+        return FAILED
+
+
+def _run_train(args: argparse.Namespace) -> int:
+    import torch
+
+    from pipeline.drafter.target.hidden_states import device_named
+    from pipeline.drafter.training.distributed import joined
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = device_named(args.device)
+    recipe, material = _recipe(args, device), _material(args)
+    _say(*material.told)
+    try:
+        permit = require(material.job)
+    except GateShutError as error:
+        _say(str(error))
+        return SHUT
+    with joined(device) as world:
+        return _train(args, recipe, material, permit, world)
+
+
+def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
+    """What the flags say of the weights. Raises RecipeError, WorldError."""
+    from pipeline.drafter.model.masks import MaskMode
+    from pipeline.drafter.training.distributed import size_named
+    from pipeline.drafter.training.recipe import Precision, Recipe
+
+    return Recipe(
+        **{name: getattr(args, name) for name in NUMBERS},
+        mode=MaskMode(args.compat or MaskMode.ALIGNED),
+        batches_a_step=args.accumulate * size_named(),
+        betas=tuple(args.betas),
+        precision=Precision(args.precision or ("bfloat16" if device.type == "cuda" else "float32")),
+    )
+
+
+def _material(args: argparse.Namespace) -> Material:
+    """What the folders hold, under the policy. Raises ArgumentsError and what reading raises."""
+    from pipeline.drafter.rows import Policy
+    from pipeline.drafter.training.data import material_of
+
+    longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
+    policy = Policy(args.min_evidence, longest)
+    return material_of(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
+
+
+def _train(args: argparse.Namespace, recipe: Recipe, material: Material, permit: Permit, world: World) -> int:
+    from pipeline.drafter.training.data import dtype_named
+    from pipeline.drafter.training.distributed import Sharing
+    from pipeline.drafter.training.run import Habits
+    from pipeline.drafter.training.setup import sentences, set_up
+    from pipeline.drafter.training.trainer import repeatable
+
+    begun = time.monotonic()
+    with repeatable(world.device), ExitStack() as stack:
+        setup = set_up(material, recipe, world, Sharing(args.sharing), dtype_named(args.compute_dtype))
+        _say(*sentences(setup, material))
+        habits = Habits(args.checkpoint_every, args.validate_every, args.keep, args.track)
+        ending = _steps(args, setup, habits, permit, stack)
+        if not world.is_first:
+            return ending.code
+    _report(args, setup, ending, time.monotonic() - begun)
+    return ending.code
+
+
+def _steps(args: argparse.Namespace, setup: Setup, habits: Habits, permit: Permit, stack: ExitStack) -> Ending:
+    """All steps that are left, the drafter's directory at their end, and what the manifest says of it."""
+    from pipeline.drafter.training import checkpoints
+    from pipeline.drafter.training import run as training_run
+
+    training, world = setup.training, setup.training.world
+    manifest = world.first(lambda: stack.enter_context(training_run.held(args.out, setup.settings)))
+    world.first(lambda: _require_no_other(args, training.feed.course.steps))
+    place = world.first(lambda: checkpoints.newest(args.out))
+    if place is not None:
+        training.restore(_of_this_run(checkpoints.load(place), place, setup))
+        _say(f"going on after step {training.step} of {training.feed.course.steps}")
+    folder = None
+    if world.is_first:
+        folder = stack.enter_context(training_run.opened(args.out, manifest, permit, habits, training.step))
+    with progress(training.feed.course.steps, training.step, speaks=world.is_first) as show:
+        ending = training_run.train(training, folder, habits, args.out, setup.told, show, permit.expires)
+    if folder is not None:
+        if ending.code == training_run.COMPLETE:
+            _export(args, setup)
+        folder.end(ending, _result(args, setup, ending))
+    return ending
+
+
+def _of_this_run(snapshot: Snapshot, place: Path, setup: Setup) -> Snapshot:
+    """The same, if this run wrote it. Raises CheckpointError."""
+    from pipeline.drafter.training.checkpoints import CheckpointError
+
+    if snapshot.told.get("settings_sha256") != setup.told["settings_sha256"]:
+        raise CheckpointError(f"{place} is of a run with other settings. Remove it, or put this run's own back")
+    return snapshot
+
+
+def _require_no_other(args: argparse.Namespace, steps: int) -> None:
+    """Raises ArgumentsError where a drafter lies in the place of this run's that is not its last, before any step."""
+    from pipeline.drafter.export.serving import ExportError, told_of
+
+    place = args.out / DRAFTER
+    if not place.exists():
+        return
+    try:
+        found, dtype = told_of(place)
+    except ExportError as error:
+        raise ArgumentsError(f"{error}. Move {place} away") from error
+    if found.get("steps") != steps or dtype != args.export_dtype:
+        what = f"a drafter of {found.get('steps')} steps in {dtype}, and this run ends in one of {steps} in"
+        raise ArgumentsError(f"{place} holds {what} {args.export_dtype}. Move it away")
+
+
+def _export(args: argparse.Namespace, setup: Setup) -> None:
+    """The drafter of the last checkpoint as engines load it; this run's own that is there already stays."""
+    from pipeline.drafter.export.serving import export
+    from pipeline.drafter.target.files import target_facts
+    from pipeline.drafter.training import checkpoints
+    from pipeline.drafter.training.data import dtype_named
+    from pipeline.drafter.training.setup import drafter_of
+
+    place = checkpoints.newest(args.out)
+    if place is None or (args.out / DRAFTER).exists():
+        return
+    told: dict[str, Json] = {"steps": setup.training.step, "recipe": setup.training.recipe.document()}
+    told |= {"rows": setup.settings["rows"], "draft_vocabulary_coverage": setup.vocabulary.coverage}
+    drafter, dtype = drafter_of(checkpoints.load(place)), dtype_named(args.export_dtype)
+    export(args.out / DRAFTER, drafter, target_facts(args.target), dtype=dtype, provenance=told)
+
+
+def _result(args: argparse.Namespace, setup: Setup, ending: Ending) -> dict[str, Json]:
+    from pipeline.drafter.training.metrics import read_metrics
+
+    sides, training = setup.sides, setup.training
+    validated = next(reversed(read_metrics(args.out, "validation")), None)
+    complete = ending.code == 0
+    rows: dict[str, Json] = {side: len(getattr(sides, side)) for side in ("training", "held_out", "too_long", "mute")}
+    return {
+        "complete": complete,
+        "steps": training.step,
+        "steps_in_all": training.feed.course.steps,
+        "rows_used": rows,
+        "draft_vocabulary_coverage": setup.vocabulary.coverage,
+        "held_out_coverage": setup.held_out_coverage,
+        "validation": validated,
+        "drafter": str(args.out / DRAFTER) if complete else None,
+    }
+
+
+def _report(args: argparse.Namespace, setup: Setup, ending: Ending, seconds: float) -> None:
+    result = _result(args, setup, ending)
+    if args.json:
+        told: dict[str, Json] = {"exit": ending.code, "message": ending.message, "seconds": round(seconds, 1)}
+        sys.stdout.write(json.dumps(told | result) + "\n")
+    if ending.code:
+        again = shlex.join(["python", "-m", "pipeline", *sys.argv[1:]])
+        _say(f"{'error: ' if ending.code == FAILED else ''}{ending.message}", f"Next, to go on: {again}")
+    elif not args.json:
+        for line in _lines(result, seconds):
+            sys.stdout.write(f"{line}\n")
+
+
+def _lines(result: dict[str, Any], seconds: float) -> Iterator[str]:
+    yield f"{result['steps']:,} steps, this session in {seconds:,.0f} s; the drafter lies in {result['drafter']}"
+    if isinstance(held_out := result["validation"], dict):
+        shares = held_out["accuracy_by_step"]
+        right = (
+            " ".join("-" if share is None else f"{share:.3f}" for share in shares) if isinstance(shares, list) else ""
+        )
+        loss, acceptance = held_out["loss"], held_out["simulated_acceptance"]
+        yield f"held out: loss {loss:.4f}, right by step {right}, simulated acceptance {acceptance:.3f}"
+    yield f"Next: python -m pipeline evaluate {result['drafter']} --target DIR --prompts FILE"
+
+
+@contextmanager
+def progress(total: int, done: int, *, speaks: bool) -> Iterator[Show]:
+    """A bar of steps on a terminal, else a line every five seconds, on stderr; nothing where another process speaks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    if not speaks:
+        yield lambda _: None
+    elif not console.is_terminal:
+        yield _plain_lines(total, done)
+    else:
+        state = TextColumn("{task.description}", markup=False)
+        with Progress(BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task("steps", total=total, completed=done)
+            yield lambda report: bar.update(task, completed=report.step + 1, description=_state(report))
+
+
+def _plain_lines(total: int, done: int) -> Show:
+    begun = last = time.monotonic()
+
+    def show(report: StepReport) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= PLAIN_EVERY:
+            last = now
+            left = (now - begun) / max(report.step + 1 - done, 1) * (total - report.step - 1)
+            _say(f"{report.step + 1:,} of {total:,} steps: {_state(report)}, about {left:,.0f} s to go")
+
+    return show
+
+
+def _state(report: StepReport) -> str:
+    figures = report.figures
+    speed = report.tokens / max(report.seconds, 1e-9)
+    return (
+        f"loss {figures.total:.4f}, acceptance {figures.acceptance:.2f}, rate {report.rate:.2e}, "
+        f"gradient {report.gradient:.2f}, {speed:,.0f} tokens/s"
+    )
+
+
+def _say(*sentences: str) -> None:
+    """On stderr, by the first process alone."""
+    from pipeline.drafter.training.distributed import is_first
+
+    if is_first():
+        sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))

@@ -1,0 +1,1 @@
+"""One adapter a dataset: its rows as prompts, or a reason."""

@@ -1,0 +1,170 @@
+r"""B1, Glaive function calling v2: functions as JSON objects in the system text, a whole conversation in one string.
+
+Guarantees: functions become `tools`, calls `tool_calls` and function responses tool messages; a turn head counts only
+at the start or after an empty line. What cannot be read for certain (a call whose arguments are no JSON, a response to
+no call) ends the conversation before it, and a row whose functions cannot be read is rejected: a prompt never declares
+other functions than the row does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from pipeline.datasets.adapters.calls import call_turn, declared, result_turn, without_loose_ends
+from pipeline.datasets.columns import object_in, objects, objects_in, parsed, role_in, text_in
+from pipeline.datasets.conversation import Messages, asked_last, asked_somewhere, identity, sound
+from pipeline.datasets.rows import Raw, Reject, RejectedError
+from pipeline.records import Json, JsonObject, Prompt, RefusedError
+
+NAME, RESHAPED = "B1", "B1-llamafactory"
+COLUMNS, RESHAPED_COLUMNS = frozenset({"system", "chat"}), frozenset({"conversations", "tools"})
+MARK = "<|endoftext|>"
+DECODER = json.JSONDecoder()
+OFFER = "with access to the following functions. Use them if required -"
+HEAD = re.compile(r"(?:\A|\n\n+)(USER|ASSISTANT|FUNCTION RESPONSE): ")
+SHORT_HEAD = re.compile(r"(?:\A|\n\n+)(USER|A|FUNCTION RESPONSE): ")
+CALL = re.compile(r"(.*?)<functioncall>\s*(\{.*\})\s*\Z", re.DOTALL)
+QUOTED = re.compile(r"""\{\s*"name":\s*"([^"\\]+)",\s*"arguments":\s*'(.*)'\s*\}\Z""", re.DOTALL)
+ROLES = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool", "system": "system"}
+PAGE = """glaiveai/glaive-function-calling-v2: 112,960 rows, of which 34,598 (30.6 %) say that there are no functions.
+
+Schema: `system` (`SYSTEM: …`, and JSON objects one after another where there are functions), `chat` (`USER: `,
+`ASSISTANT: `, `FUNCTION RESPONSE: ` at the start or after an empty line; `A: ` where no `ASSISTANT: ` stands).
+Functions become `tools` in the order of the row. `<functioncall> {"name": …, "arguments": '…'}` becomes a tool call:
+the arguments between the outer single quotes are parsed and written as templates write JSON, text before the call is
+kept, and a function response becomes a tool message. A row with calls ends before one of its answers, drawn by its
+id, so that calls are asked for as well as last words; a row without them at its last user turn. A row without
+functions keeps its system text (`You are a helpful assistant, with no access to external functions.`) as a system
+turn.
+
+Dropped: the sentence that introduces the functions, since the target's own template introduces them; `<|endoftext|>`;
+the answers after the question. The conversation ends before a call that cannot be read (arguments that are no JSON
+object, as with `\\'` inside or `Infinity`; the key `parameters`; another syntax; a function that is not declared; a
+call without a response), before a response to no call, and before an answer in which `<|endoftext|>` stands in the
+middle, where the publisher's cleaning overwrote text. Two functions of one name that say different things reject the
+row (338 rows); the same one twice is one. Preparation keeps at most 3 rows a first user turn: the same flight and
+pizza questions come hundreds of times.
+
+`B1-llamafactory` is the shape in which LLaMA-Factory ships the rows: `conversations` (`from` is `human`, `gpt`,
+`function_call` or `observation`, `value`) and `tools` (a JSON list as text)."""
+
+
+def adapt(raw: Raw) -> Prompt:
+    """A published row. Raises RejectedError."""
+    turns, tools = _read(raw.value)
+    return _prompt(NAME, raw, sound(turns), tools)
+
+
+def adapt_reshaped(raw: Raw) -> Prompt:
+    """A row as LLaMA-Factory ships it. Raises RejectedError."""
+    tools = declared(objects(parsed(text_in(raw.value, "tools"), "tools"), "tools"))
+    known = {_name(tool) for tool in tools}
+    turns = without_loose_ends(list(_reshaped(objects_in(raw.value, "conversations"), known)))
+    return _prompt(RESHAPED, raw, sound(turns), tools)
+
+
+def conversation(row: JsonObject) -> Messages:
+    """A published row's conversation as far as it is sound, answers included. Raises RejectedError."""
+    return sound(_read(row)[0])
+
+
+def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The turns that can be read for certain, and the tools."""
+    system, tools = _opening(text_in(row, "system"))
+    turns = _turns(text_in(row, "chat"), {_name(tool) for tool in tools})
+    return without_loose_ends([*system, *turns]), tools
+
+
+def _prompt(name: str, raw: Raw, messages: Messages, tools: Sequence[JsonObject]) -> Prompt:
+    row_id = identity(name, None, *map(raw.value.get, sorted(RESHAPED_COLUMNS if name == RESHAPED else COLUMNS)))
+    calls = any(turn.get("tool_calls") for turn in messages)
+    asked = asked_somewhere(messages, row_id) if calls else asked_last(messages)
+    return Prompt(row_id, asked, tuple(tools), dataset=name)
+
+
+def _opening(system: str) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The system turn, if any, and the tools."""
+    text = system.removeprefix("SYSTEM:").strip()
+    before, offer, functions = text.partition(OFFER)
+    if not offer:
+        return [{"role": "system", "content": text}] if before else [], []
+    return [], declared(list(_objects_after(functions)))
+
+
+def _objects_after(text: str) -> Iterator[JsonObject]:
+    """JSON objects that stand one after another with white space between. Raises RejectedError(UNREADABLE_TOOLS)."""
+    at = 0
+    while rest := text[at:].lstrip():
+        start = len(text) - len(rest)
+        try:
+            _, at = DECODER.raw_decode(text, start)
+            yield object_in(text[start:at])
+        except (ValueError, RecursionError, RefusedError) as error:
+            raise RejectedError(Reject.UNREADABLE_TOOLS, f"a function is no JSON object: {error}") from None
+    if at == 0:
+        raise RejectedError(Reject.UNREADABLE_TOOLS, "functions are announced, and none follows")
+
+
+def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
+    head = HEAD if "ASSISTANT: " in chat else SHORT_HEAD
+    heads = list(head.finditer(chat))
+    if not heads or chat[: heads[0].start()].strip():
+        raise RejectedError(Reject.NO_TURNS, "chat begins with no turn" if chat.strip() else "chat is empty")
+    ends = [one.start() for one in heads[1:]] + [len(chat)]
+    for number, (one, end) in enumerate(zip(heads, ends, strict=True)):
+        turn = _turn(one.group(1), chat[one.end() : end], number, known)
+        if turn is None:
+            return
+        yield turn
+
+
+def _turn(head: str, text: str, number: int, known: set[str]) -> JsonObject | None:
+    """The turn, or None where the conversation ends before it because it cannot be read for certain."""
+    if head == "USER":
+        return {"role": "user", "content": text.replace(MARK, "").strip()}
+    said = text.rstrip().removesuffix(MARK).strip()
+    if MARK in said:
+        return None
+    if head == "FUNCTION RESPONSE":
+        return result_turn(said)
+    if "<functioncall>" not in said:
+        return {"role": "assistant", "content": said}
+    found = CALL.fullmatch(said)
+    call = _quoted_call(found.group(2)) if found and said.count("<functioncall>") == 1 else None
+    return call_turn(found.group(1).strip(), *call, number, known) if found and call else None
+
+
+def _quoted_call(text: str) -> tuple[str, Json] | None:
+    """Name and arguments; the arguments between outer single quotes, which make the whole no JSON, or bare."""
+    try:
+        if quoted := QUOTED.match(text):
+            return quoted.group(1), object_in(quoted.group(2))
+        bare = object_in(text)
+    except RefusedError:
+        return None
+    return _named_call(bare)
+
+
+def _named_call(call: JsonObject) -> tuple[str, Json] | None:
+    name = call.get("name")
+    return (name, call["arguments"]) if isinstance(name, str) and call.keys() == {"name", "arguments"} else None
+
+
+def _reshaped(turns: Sequence[JsonObject], known: set[str]) -> Iterator[JsonObject]:
+    for number, turn in enumerate(turns):
+        role, text = role_in(turn, "from", ROLES), text_in(turn, "value")
+        if role == "call":
+            call = _quoted_call(text)
+            made = call_turn("", *call, number, known) if call else None
+            if made is None:
+                return
+            yield made
+        else:
+            yield result_turn(text) if role == "tool" else {"role": role, "content": text}
+
+
+def _name(tool: JsonObject) -> str:
+    function = tool["function"]
+    return str(function["name"]) if isinstance(function, dict) else ""

@@ -1,0 +1,148 @@
+"""Preparation: a dataset's rows to the prompts that are worth a generation, and a reason for each row that is not.
+
+Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared; of equal
+questions the first is kept; the draw depends on the seed and the rows' ids alone; both files are whole or not there;
+memory does not grow with the rows. Refuses a source of which nothing is left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+from pipeline.base.disk_sets import Seen, Tally, temporary
+from pipeline.base.files import write_whole
+from pipeline.base.json_lines import line_of
+from pipeline.base.processes import shared_out
+from pipeline.datasets.blocks import Block, count_of
+from pipeline.datasets.candidates import Candidate, Sieve
+from pipeline.datasets.registry import gathered
+from pipeline.datasets.rows import Reject, Rejected
+from pipeline.datasets.sources import blocks_of
+
+
+class PreparationError(Exception):
+    """Nothing was left of a source, or the counts do not add up; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the candidates are taken: at most `cap` that begin alike, and `limit` of all, drawn by `seed`."""
+
+    cap: int | None = None
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """Rows that were read, prompts that were written, and rejected rows by reason."""
+
+    rows: int = 0
+    prompts: int = 0
+    rejected: Counter[Reject] = field(default_factory=Counter)
+
+    def check(self) -> None:
+        """Raise PreparationError where a row is lost, or nothing is left."""
+        told = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
+        if self.rows != self.prompts + self.rejected.total():
+            raise PreparationError(f"{self.rows} rows became {self.prompts} prompts and {told}: please report it")
+        if not self.prompts:
+            raise PreparationError(f"nothing is left of {self.rows} rows ({told}), so nothing was written")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What each row is held to, which of the rest are taken, and by how many processes."""
+
+    sieve: Sieve
+    selection: Selection = Selection()
+    workers: int = 1
+
+    def write(self, source: Path | str, out: Path, rejects: Path) -> Counts:
+        """Both files, as JSON lines. Raises SourceError, PreparationError, OSError, WorkerError, leaving none."""
+        counts = Counts()
+
+        def write(prompts: BinaryIO) -> None:
+            write_whole(rejects, lambda rejected: self._fill(source, prompts, rejected, counts))
+
+        write_whole(out, write)
+        return counts
+
+    def _fill(self, source: Path | str, prompts: BinaryIO, rejects: BinaryIO, counts: Counts) -> None:
+        def reject(rejected: Rejected) -> None:
+            counts.rejected[rejected.reason] += 1
+            rejects.write(line_of(rejected.document()))
+
+        counted = _counted(blocks_of(source, self.sieve.dataset.schema), counts)
+        blocks = gathered(self.sieve.dataset, counted)
+        with closing(shared_out(blocks, self.sieve.answers, self.workers)) as answers:
+            each = (answer for block in answers for answer in block)
+            for candidate in _drawn(_first_of_each(each, self.selection.cap, reject), self.selection, reject):
+                prompts.write(candidate.line)
+                counts.prompts += 1
+        counts.check()
+
+
+def _counted(blocks: Iterable[Block], counts: Counts) -> Iterator[Block]:
+    for block in blocks:
+        counts.rows += count_of(block)
+        yield block
+
+
+def _first_of_each(
+    answers: Iterable[Candidate | Rejected], cap: int | None, reject: Callable[[Rejected], None]
+) -> Iterator[Candidate]:
+    """Candidates whose id and question are new, and no more than `cap` that begin alike."""
+    with closing(Seen()) as ids, closing(Seen()) as questions, closing(Tally()) as openings:
+        for one in answers:
+            if isinstance(one, Rejected):
+                reject(one)
+            elif not ids.add(one.id):
+                reject(one.rejected(Reject.REPEATED, f"an earlier row is {one.id} too"))
+            elif not questions.add(one.skeleton):
+                reject(one.rejected(Reject.DUPLICATE, "an earlier row asks the same"))
+            elif cap is not None and openings.add(one.opening) > cap:
+                reject(one.rejected(Reject.OVER_CAP, f"{cap} earlier rows begin with this user turn"))
+            else:
+                yield one
+
+
+def _drawn(
+    candidates: Iterator[Candidate], selection: Selection, reject: Callable[[Rejected], None]
+) -> Iterator[Candidate]:
+    """All candidates, or `limit` of them in the order of the source: those whose ids hash lowest under the seed.
+
+    A smaller draw by the same seed is part of a larger one.
+    """
+    if selection.limit is None:
+        yield from candidates
+        return
+    with closing(temporary("CREATE TABLE drawn (lot BLOB PRIMARY KEY) WITHOUT ROWID")) as db, TemporaryFile() as spool:
+        for one in candidates:
+            db.execute("INSERT INTO drawn VALUES (?)", (_lot(one.id, selection.seed),))
+            spool.write(line_of([one.id, one.line.decode("utf-8"), one.file, one.at]))
+        last = db.execute("SELECT lot FROM drawn ORDER BY lot LIMIT 1 OFFSET ?", (selection.limit - 1,)).fetchone()
+        spool.seek(0)
+        for one in map(_spooled, spool):
+            if last is None or _lot(one.id, selection.seed) <= last[0]:
+                yield one
+            else:
+                reject(one.rejected(Reject.NOT_DRAWN, f"{selection.limit} were drawn by seed {selection.seed}"))
+
+
+def _lot(row_id: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed}:{row_id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _spooled(line: bytes) -> Candidate:
+    import orjson
+
+    row_id, text, file, at = orjson.loads(line)
+    return Candidate(row_id, text.encode("utf-8"), "", "", file, at)

@@ -1,0 +1,1 @@
+"""Decoding with a drafter: trees, drafting, verification, and the report of an evaluation."""

@@ -1,0 +1,1 @@
+"""Drafters and rows as other programs read them: SGLang, vLLM, speculators, SpecForge."""

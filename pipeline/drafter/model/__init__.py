@@ -1,0 +1,1 @@
+"""The EAGLE-3 model: configuration, attention, decoder layer, loss."""

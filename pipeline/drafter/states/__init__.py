@@ -1,0 +1,1 @@
+"""Hidden states of proven rows on disk: extraction, shards, manifest."""

@@ -1,0 +1,146 @@
+"""Making a store of hidden states: how large it will be, whether it fits, and then shard by shard.
+
+Guarantees: nothing is computed unless the whole store fits on the disk; a shard is whole or not there; stopped anywhere
+and run again, the store has the same bytes as one that was not stopped, since which rows are run together is decided by
+the rows alone. A store that was begun otherwise, or whose shards were changed, is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from pipeline.base.files import write_whole
+from pipeline.drafter.rows import Rows
+from pipeline.drafter.states.manifest import (
+    DTYPES,
+    Document,
+    Size,
+    StoreError,
+    amount,
+    begin,
+    settings_of,
+    size_of,
+    under,
+    write,
+)
+from pipeline.drafter.states.shards import described, shard_bytes
+from pipeline.drafter.target.files import TargetFacts
+from pipeline.drafter.target.layers import Layers
+from pipeline.records import Json
+from pipeline.shards.manifest import hold
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from pipeline.drafter.rows import TrainingRow
+    from pipeline.drafter.training.packing import RowStates
+
+BYTES_A_SHARD = 256 * 1024 * 1024
+HEADER_A_ROW = 512
+"""More bytes than a row takes in a header."""
+
+
+class Thinks(Protocol):
+    """What gives rows their states: a target in this process, or one that is served."""
+
+    def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
+        """The rows with their states, in the order given."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a store is made of; all of it decides its bytes. Raises nothing itself."""
+
+    facts: TargetFacts
+    layers: Layers
+    rows: Rows
+    dtype: str
+    computed: Mapping[str, str]
+    bytes_a_shard: int = BYTES_A_SHARD
+
+    @property
+    def size(self) -> Size:
+        return size_of(self.rows.tokens, self.rows.emitted, self.facts.hidden_size, DTYPES[self.dtype])
+
+    def settings(self) -> dict[str, Json]:
+        given = self.facts, self.layers, self.rows, self.dtype, self.computed, self.bytes_a_shard
+        return settings_of(*given)
+
+    def shards(self) -> list[range]:
+        """Rows of each shard, in order: as many as fit into its bytes, and one at least."""
+        found: list[range] = []
+        start = taken = 0
+        for index, entry in enumerate(self.rows.entries):
+            own = size_of(len(entry.ids), entry.emitted, self.facts.hidden_size, DTYPES[self.dtype]).bytes
+            if index > start and taken + own > self.bytes_a_shard:
+                found.append(range(start, index))
+                start, taken = index, 0
+            taken += own
+        return [*found, range(start, len(self.rows))]
+
+
+def require_room(plan: Plan, out: Path, *, free: int | None = None) -> None:
+    """Raises StoreError unless what is left to write fits beside what is there; `free` bytes, or what the disk says."""
+    there = sum(path.stat().st_size for path in out.glob("*.safetensors")) if out.is_dir() else 0
+    room = shutil.disk_usage(_existing(out)).free if free is None else free
+    # One shard is written beside the store before it takes its place.
+    left = max(plan.size.bytes - there, 0) + HEADER_A_ROW * len(plan.rows)
+    if left + min(plan.bytes_a_shard, left) > room:
+        raise StoreError(
+            f"{out} needs {amount(left)} and one shard beside it, and the disk has {amount(room)} left. Make room, "
+            "give --out on another disk, fewer rows, or --dtype bfloat16"
+        )
+
+
+def extract(plan: Plan, target: Thinks, out: Path, *, attestation: str, progress: Callable[[int], None]) -> Document:
+    """Write what is missing of the store; `progress` is told the rows that are there. Raises StoreError, OSError."""
+    settings = plan.settings()
+    begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
+    with hold(out):
+        document = under(begin(out, settings, plan.size), attestation)
+        _check_written(document, out)
+        write(out, document)
+        shards = plan.shards()
+        progress(sum(len(shard) for shard in shards[: len(document.shards)]))
+        for number in range(len(document.shards), len(shards)):
+            document = _write_shard(plan, target, out, document, shards[number])
+            write(out, replace(document, complete=number + 1 == len(shards)))
+            progress(shards[number].stop)
+        document = replace(document, complete=True)
+        write(out, document)
+    return document
+
+
+def _write_shard(plan: Plan, target: Thinks, out: Path, document: Document, rows: range) -> Document:
+    states = target.states(plan.rows[rows.start : rows.stop], DTYPES[plan.dtype])
+    data = shard_bytes(states, plan.rows.entries[rows.start : rows.stop])
+    name = f"states-{len(document.shards):05d}.safetensors"
+
+    def fill(file: BinaryIO) -> None:
+        file.write(data)
+
+    write_whole(out / name, fill)
+    return replace(document, shards=(*document.shards, described(name, data, states)))
+
+
+def _check_written(document: Document, out: Path) -> None:
+    for shard in document.shards:
+        path = out / shard.file
+        if not path.is_file():
+            raise StoreError(f"{path} is gone since it was written. Put it back, or give another --out DIR")
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                raise StoreError(f"{path} was changed since it was written. Put it back, or give another --out DIR")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -1,0 +1,1 @@
+"""The target model that a drafter learns from: its files, layers and hidden states."""

@@ -1,0 +1,1 @@
+"""Training of a drafter: recipe, data, sampler, trainer, checkpoints."""

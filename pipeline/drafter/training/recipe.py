@@ -1,0 +1,86 @@
+"""How a drafter is trained: every number that decides its weights, and what is refused of them.
+
+Guarantees: two runs of the same recipe on the same rows, states, machine and number of processes give the same weights,
+bit for bit on a CPU. Defaults are EAGLE's where the public trainers agree: 7 steps that weigh 0.8 ** k, AdamW, clipping
+at 0.5. Only the supervised rows differ from theirs: those that serving asks for, of which their mask misses the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH
+from pipeline.drafter.model.masks import MaskMode
+from pipeline.records import Json
+
+DRAFT_VOCABULARY = 32_000
+"""The size that most published drafters have; a target with fewer tokens is drafted whole."""
+MOST_STEPS = 64
+SEEDS = range(-(2**63), 2**64)
+"""What torch takes as a seed."""
+SEEDS_TOLD = f"a seed: give a whole number from {SEEDS[0]} to {SEEDS[-1]}"
+
+
+class RecipeError(Exception):
+    """A number that no training can have."""
+
+
+class Precision(StrEnum):
+    """In what the drafter computes; its weights and their moments are kept in float32 either way."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides the weights, but the rows and the target.
+
+    `tokens_a_batch` is what fits into memory at once; `batches_a_step` of them, over all processes together, make one
+    step of the optimiser. `warmup` is the share of all steps in which the rate rises. `steps` ends the training before
+    its `epochs` do. `held_out` is the share of rows that validate and never train.
+    """
+
+    ttt_length: int = TTT_LENGTH
+    decay: float = STEP_DECAY
+    mode: MaskMode = MaskMode.ALIGNED
+    tokens_a_batch: int = 4096
+    batches_a_step: int = 1
+    learning_rate: float = 1e-4
+    warmup: float = 0.015
+    epochs: int = 10
+    steps: int | None = None
+    clip: float = 0.5
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    precision: Precision = Precision.FLOAT32
+    draft_vocabulary: int = DRAFT_VOCABULARY
+    held_out: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fine, limit in self._limits():
+            if not fine:
+                raise RecipeError(f"--{name.replace('_', '-')} {getattr(self, name)} is not {limit}")
+
+    def _limits(self) -> Iterator[tuple[str, bool, str]]:
+        yield "ttt_length", 1 <= self.ttt_length <= MOST_STEPS, f"between 1 and {MOST_STEPS}"
+        yield "decay", 0 < self.decay <= 1, "above 0 and at most 1"
+        yield "learning_rate", 0 < self.learning_rate < math.inf, "above 0 and finite"
+        yield "warmup", 0 <= self.warmup < 1, "a share below 1"
+        yield "clip", 0 < self.clip < math.inf, "above 0 and finite (1e9 clips nothing)"
+        yield "weight_decay", 0 <= self.weight_decay < math.inf, "finite and 0 or above"
+        yield "held_out", 0 <= self.held_out < 1, "a share below 1"
+        yield "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers of at least 0 and below 1"
+        for name in ("tokens_a_batch", "batches_a_step", "epochs", "draft_vocabulary"):
+            yield name, getattr(self, name) >= 1, "at least 1"
+        yield "seed", self.seed in SEEDS, SEEDS_TOLD
+        yield "steps", self.steps is None or self.steps >= 1, "at least 1"
+
+    def document(self) -> dict[str, Json]:
+        """The recipe as a manifest says it."""
+        found = asdict(self)
+        return found | {"betas": [*self.betas], "mode": str(self.mode), "precision": str(self.precision)}

@@ -1,0 +1,1 @@
+"""What a route does to text, learned from recorded exchanges."""

@@ -1,0 +1,108 @@
+"""Which format a hosted model answers in, by its slug.
+
+Guarantees: one table, looked up by the whole slug without its owner and variant; a model that is not in it has no
+format, and is never read with a neighbour's. Derived models (distillates, fine-tunes) are not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, cast
+
+from pipeline.formats.format import Format, Opener
+from pipeline.formats.registry import FORMATS, load_format
+
+
+class Thinks(StrEnum):
+    """When a model thinks. NEVER and ALWAYS: whatever is asked. ON and OFF: unless the request says otherwise."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How a model answers: its format, when it thinks, and whether the format's prompt is this model's own.
+
+    A model that always thinks is one whose prompt opens the thinking, also where its format's other models open it
+    themselves (Qwen3-2507).
+    """
+
+    format: str
+    thinks: Thinks
+    renders: bool = True
+
+    def opener(self, fmt: Format, *, thinking: bool) -> Opener:
+        """Who opens the reasoning of an answer that thinks, or does not."""
+        if self.thinks is Thinks.NEVER:
+            return Opener.NOBODY
+        return Opener.PROMPT if self.thinks is Thinks.ALWAYS else fmt.opener(thinking=thinking)
+
+
+_SIZES = r"\d+(\.\d+)?b(-a\d+b)?"
+_QUANTISED = r"(-(q\d\w*|fp8|bf16))?(\.gguf)?"
+_DATE = r"(-\d{4,8})?"
+
+MODELS: Sequence[tuple[str, Model]] = (
+    (rf"kimi-k2(-instruct)?(-0?711|-0?905)?{_DATE}", Model("kimi-k2", Thinks.NEVER)),
+    (rf"kimi-k2-thinking{_DATE}", Model("kimi-k2-thinking", Thinks.ON)),
+    (rf"kimi-k2[.-]5{_DATE}", Model("kimi-k2.5", Thinks.ON)),
+    (rf"kimi-k2[.-]6{_DATE}", Model("kimi-k2.6", Thinks.ON)),
+    ("tiny-kimi", Model("tiny-kimi", Thinks.ON)),
+    (r"qwen3-(235b-a22b|30b-a3b|4b)-thinking-2507", Model("qwen3", Thinks.ALWAYS, renders=False)),
+    (r"qwen3-next-80b-a3b-thinking", Model("qwen3", Thinks.ALWAYS, renders=False)),
+    (r"qwen3-(235b-a22b|30b-a3b|4b)-instruct-2507|qwen3-235b-a22b-(2507|07-25)", Model("qwen3", Thinks.NEVER)),
+    (r"qwen3-next-80b-a3b-instruct", Model("qwen3", Thinks.NEVER)),
+    (rf"qwen3-coder(-(flash|next|{_SIZES})(-instruct)?)?", Model("qwen3", Thinks.NEVER, renders=False)),
+    (rf"qwen3-{_SIZES}{_QUANTISED}", Model("qwen3", Thinks.ON)),
+    (rf"qwen3[.-]5-{_SIZES}{_QUANTISED}{_DATE}", Model("qwen3.5", Thinks.ON)),
+    (r"deepseek-r1", Model("deepseek-r1", Thinks.ALWAYS)),
+    (r"deepseek-r1-0528", Model("deepseek-r1", Thinks.ALWAYS, renders=False)),
+    (r"deepseek(-chat)?-v3\.1(-terminus)?", Model("deepseek-v3.1", Thinks.OFF)),
+    (r"deepseek-v3\.2-exp", Model("deepseek-v3.1", Thinks.OFF, renders=False)),
+    (rf"deepseek-v3\.2{_DATE}", Model("deepseek-v3.2", Thinks.OFF)),
+    (rf"glm-4\.5(-air)?{_DATE}", Model("glm-4.5", Thinks.ON)),
+    (rf"glm-4\.6{_DATE}", Model("glm-4.6", Thinks.ON)),
+    (rf"glm-4\.7{_DATE}", Model("glm-4.7", Thinks.ON)),
+    (rf"glm-4\.7-flash{_DATE}", Model("glm-4.7-flash", Thinks.ON)),
+    (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}{_DATE}", Model("glm-5", Thinks.ON)),
+    (rf"gpt-oss[-:]{_SIZES}", Model("gpt-oss", Thinks.ON, renders=False)),
+)
+"""Slugs as patterns, in small letters, without owner (`moonshotai/`) and variant (`:free`, `:exacto`)."""
+
+_COMPILED = tuple((re.compile(pattern), model) for pattern, model in MODELS)
+
+
+def model_of(slug: str) -> Model | None:
+    """The table's entry for a slug as an answer carries it; None where there is none."""
+    last = slug.lower().rsplit("/", 1)[-1]
+    names = (last, last.rsplit(":", 1)[0])
+    return next((model for name in names for pattern, model in _COMPILED if pattern.fullmatch(name)), None)
+
+
+def formats_on(given: Mapping[str, Format]) -> dict[str, Format]:
+    """Every format whose vocabulary was given: those named, and their siblings on the same vocabulary.
+
+    A sibling has no chat template to be held against: the one beside the vocabulary is the named format's.
+    """
+    return dict(_formats_on(given))
+
+
+def _formats_on(given: Mapping[str, Format]) -> Iterator[tuple[str, Format]]:
+    tokenizers = {fmt.tokenizer.sha256: fmt.tokenizer for fmt in given.values()}
+    for name, family in FORMATS.items():
+        if name in given:
+            yield name, given[name]
+        elif family.sha256 in tokenizers:
+            yield name, _without_template(load_format(name, tokenizers[family.sha256]))
+
+
+def _without_template(fmt: Format) -> Format:
+    if getattr(fmt, "template", None) is None:
+        return fmt
+    return cast("Format", replace(cast("Any", fmt), template=None))

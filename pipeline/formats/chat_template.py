@@ -1,0 +1,94 @@
+"""A target model's own chat template, rendered as engines render it.
+
+Guarantees: a prompt is never rendered in two ways. Where the tokenizer's directory holds `chat_template.jinja`, or its
+`tokenizer_config.json` names a template, what that renders must equal the format's own rendering id for id, or the
+prompt is refused; a release that changes its template is so noticed at the first row. Jinja settings are those of
+transformers' `apply_chat_template`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import LoopControlExtension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from pipeline.formats.tokenizer import Tokenizer, TokenizerError
+from pipeline.records import Ids, Prompt, Reason, RefusedError
+
+if TYPE_CHECKING:
+    from pipeline.records import Json
+
+FILE_NAME = "chat_template.jinja"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A compiled template and where it came from."""
+
+    path: Path
+    compiled: Template
+    source: str
+
+    def text(self, prompt: Prompt, **variables: Json) -> str:
+        """The rendered prompt; RefusedError(PROMPT_UNSUPPORTED) where the template itself refuses."""
+        try:
+            return self.compiled.render(
+                messages=[dict(message) for message in prompt.messages],
+                tools=[dict(tool) for tool in prompt.tools] or None,
+                thinking=prompt.thinking,
+                add_generation_prompt=True,
+                **variables,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            message = f"{self.path.name} cannot render this prompt: {error}"
+            raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="messages") from None
+
+    def require_equal(self, tokenizer: Tokenizer, prompt: Prompt, ids: Ids, variables: Mapping[str, Json]) -> None:
+        """RefusedError(PROMPT_MISMATCH) unless the template's rendering encodes to `ids`."""
+        theirs = tuple(tokenizer.encode_prompt(self.text(prompt, **variables)))
+        if theirs != ids:
+            pairs = enumerate(zip(ids, theirs, strict=False))
+            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(theirs)))
+            message = f"{self.path.name} renders {len(theirs)} tokens, this format {len(ids)}; they part at {at}"
+            raise RefusedError(Reason.PROMPT_MISMATCH, message, field="messages", token_position=at)
+
+
+def load_template(directory: Path) -> ChatTemplate | None:
+    """The template beside a tokenizer, None where there is none; TokenizerError where it cannot be read."""
+    path = directory / FILE_NAME
+    source = _source(path)
+    if source is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    try:
+        return ChatTemplate(path, environment.from_string(source), source)
+    except TemplateError as error:
+        raise TokenizerError(f"{path}: no usable chat template ({error})") from None
+
+
+def _source(path: Path) -> str | None:
+    """The template's text: its own file, or the entry of `tokenizer_config.json`; a list of several is not read."""
+    try:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+        config = path.with_name("tokenizer_config.json")
+        named = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise TokenizerError(f"{path}: no usable chat template ({error})") from None
+    return named if isinstance(named, str) else None
+
+
+def _to_json(value: Any, **options: Any) -> str:  # noqa: ANN401 — jinja gives a filter whatever the template holds
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)

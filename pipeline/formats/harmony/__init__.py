@@ -1,0 +1,1 @@
+"""gpt-oss's harmony format: every text stands behind a header."""

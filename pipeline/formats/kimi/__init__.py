@@ -1,0 +1,1 @@
+"""Kimi's format: control tokens, grammar, prompt, and the releases that share them."""

@@ -1,0 +1,107 @@
+"""What tells the releases of Kimi's layout apart, as values.
+
+Guarantees: a release differs from its neighbours in what its `Variant` names and in nothing else. `preserve_thinking`
+is a property of how a whole job asks, so it is a variant, with a format name of its own, and no field of a prompt.
+Sources: the chat templates of K2 (July 2025), K2-Thinking, K2.5 and K2.6. Copies of K2-0905's agree on turns of text
+alone, so that its tools, calls and their results are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pipeline.formats.format import Opener
+from pipeline.formats.kimi.typescript import SchemaError, declare_functions, sort_keys
+from pipeline.records import Json, JsonObject, Reason, RefusedError
+
+
+class Turns(StrEnum):
+    """What a template prints of a message.
+
+    FULL: thinking, tool calls, names and `## Return of`. PLAIN: role and content alone. TEXT: names and content, and
+    nothing that has to do with tools.
+    """
+
+    FULL = "full"
+    PLAIN = "plain"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One release's template and way of thinking.
+
+    `opener` is of a prompt that asks for thinking. `default_system` is said where the first message is no system
+    message. `preserves_thinking` keeps the reasoning of all earlier turns.
+    """
+
+    opener: Opener
+    turns: Turns
+    declare: Callable[[Sequence[JsonObject]], str]
+    default_system: str | None = None
+    preserves_thinking: bool = False
+
+
+def declare_tools(tools: Sequence[JsonObject]) -> str:
+    """The text that declares `tools` (OpenAI schema): TypeScript, or compact JSON where a schema has no such form."""
+    ordered = sorted_tools(tools)
+    functions = [function for tool in ordered if isinstance(function := tool["function"], dict)]
+    try:
+        return declare_functions(functions)
+    except SchemaError:
+        return declare_compactly(tools)
+
+
+def declare_compactly(tools: Sequence[JsonObject]) -> str:
+    """JSON without spaces, every object's keys in order."""
+    return json.dumps(sorted_tools(tools), ensure_ascii=False, separators=(",", ":"))
+
+
+def declare_as_json(tools: Sequence[JsonObject]) -> str:
+    """The text that declares `tools` to K2 and K2-Thinking: JSON with spaces, every object's keys in order."""
+    return json.dumps(sorted_tools(tools), ensure_ascii=False)
+
+
+def declare_nothing(tools: Sequence[JsonObject]) -> str:
+    """Refused: copies of the template tell tools in different ways."""
+    message = f"how this release's template tells its {len(tools)} tools is not known for certain"
+    raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
+
+
+def sorted_tools(tools: Sequence[JsonObject]) -> list[dict[str, Json]]:
+    """The tools with every object's keys in order, as Kimi's tokenizer hands them to its template."""
+    return [_sorted_tool(tool, position) for position, tool in enumerate(tools)]
+
+
+def _sorted_tool(tool: JsonObject, position: int) -> dict[str, Json]:
+    ordered = sort_keys(dict(tool))
+    if (
+        not isinstance(ordered, dict)
+        or ordered.get("type") != "function"
+        or not isinstance(ordered.get("function"), dict)
+    ):
+        message = f"tool {position} is not {{'type': 'function', 'function': {{…}}}}"
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"tools[{position}]")
+    return ordered
+
+
+def as_templated(variant: Variant, template: str) -> Variant:
+    """The variant with tools told as the model's own template tells them.
+
+    Copies of the templates of K2 and K2-Thinking differ in nothing but the spaces of that JSON.
+    """
+    compact = variant.declare is declare_as_json and "tojson(separators=" in template
+    return replace(variant, declare=declare_compactly) if compact else variant
+
+
+K2 = Variant(Opener.NOBODY, Turns.PLAIN, declare_as_json, "You are a helpful assistant")
+_KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
+K2_0905 = Variant(Opener.NOBODY, Turns.TEXT, declare_nothing, _KIMI)
+K2_THINKING = Variant(Opener.MODEL, Turns.FULL, declare_as_json, _KIMI)
+K25 = Variant(Opener.PROMPT, Turns.FULL, declare_tools)
+K26 = K25
+"""Without `preserve_thinking`, K2.6 renders what K2.5 renders."""
+K26_PRESERVE = replace(K26, preserves_thinking=True)

@@ -1,0 +1,210 @@
+"""Reading an attestation: a DSSE envelope is taken only whole, signed once by a trusted key, and in its lifetime.
+
+Guarantees: nothing in the payload is looked at before its signature holds; every error, the libraries' own included,
+comes out as an `AttestationError` that carries an objection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from securesystemslib.dsse import Envelope
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # public, but exported without __all__
+
+from pipeline.base.paths import ROOT, state_dir
+from pipeline.gate.digests import algorithm
+from pipeline.objections import PROVE, Objection
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+PROJECT = "drafter-gate"
+MOST_BYTES = 16 * 2**20
+
+
+class Scope(StrEnum):
+    """How far an attestation is trusted: a developer's own key, or the key that CI alone holds."""
+
+    DEV = "dev"
+    CI = "ci"
+
+
+LIFETIME: Mapping[Scope, timedelta] = {Scope.DEV: timedelta(hours=24), Scope.CI: timedelta(days=7)}
+
+
+class AttestationError(Exception):
+    """The attestation is not to be believed, for the reason in `objection`."""
+
+    def __init__(self, what: str, mend: str = PROVE) -> None:
+        self.objection = Objection(what, mend)
+        super().__init__(str(self.objection))
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What a believed attestation says.
+
+    `contracts` holds (route, feature) pairs; `live` when the oldest live cassette was recorded, by route and model
+    (`openrouter/siliconflow moonshotai/kimi-k2.5`).
+    """
+
+    scope: Scope
+    keyid: str
+    issued: datetime
+    expires: datetime
+    digests: Mapping[str, str]
+    passed: int
+    groups: frozenset[str]
+    contracts: frozenset[tuple[str, str]]
+    live: Mapping[str, datetime]
+    sha256: str
+
+
+Trusted = Mapping[str, tuple[SSlibKey, Scope]]
+
+
+def attestation_path() -> Path:
+    """Where the contract suite leaves its attestation, and the gate looks for it."""
+    return state_dir() / "attestation.json"
+
+
+def key_dir() -> Path:
+    """The developer's own keys: `$DRAFTER_GATE_KEYS`, or `drafter-gate/` in the user's configuration folder."""
+    if named := os.environ.get("DRAFTER_GATE_KEYS"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "drafter-gate"
+
+
+def trusted_keys(root: Path = ROOT, keys: Path | None = None) -> Trusted:
+    """By key id: the committed public keys speak for CI, the one beside the developer's private key for dev alone."""
+    own = (key_dir() if keys is None else keys) / "dev.pub.json"
+    dev = [(read_public_key(own), Scope.DEV)] if own.is_file() else []
+    ci = [(read_public_key(path), Scope.CI) for path in sorted((root / "pipeline" / "gate" / "keys").glob("*.json"))]
+    return {key.keyid: (key, scope) for key, scope in [*dev, *ci]}
+
+
+def read_public_key(path: Path) -> SSlibKey:
+    """An Ed25519 public key file; its id is computed, never read, so that no file can claim another key's id."""
+    try:
+        public = bytes.fromhex(json.loads(path.read_bytes())["keyval"]["public"])
+        return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{path} holds no readable Ed25519 public key ({type(error).__name__}: {error})"
+        raise AttestationError(what, f"rm {path} && {PROVE}") from error
+
+
+def read_attestation(path: Path, trusted: Trusted, now: datetime) -> Attested:
+    """Verify, then read. `now` must carry a time zone. Raises AttestationError."""
+    raw = _read(path)
+    envelope = _envelope(raw, path)
+    keyid, scope = _signer(envelope, trusted, path)
+    try:
+        attested = _attested(json.loads(envelope.payload), keyid, scope, hashlib.sha256(raw).hexdigest())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"{path}: the signed payload is no test result of this project ({type(error).__name__}: {error})"
+        raise AttestationError(what) from error
+    _require_in_lifetime(attested, now)
+    return attested
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise AttestationError(f"{path} is larger than {MOST_BYTES} bytes, so no attestation", f"rm {path}")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise AttestationError(f"there is no attestation at {path}: the contract suite has not passed here") from error
+    except OSError as error:
+        raise AttestationError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _envelope(raw: bytes, path: Path) -> Envelope:
+    try:
+        envelope = Envelope.from_dict(json.loads(raw))
+    except Exception as error:  # securesystemslib raises whatever its parts raise
+        raise AttestationError(f"{path} is no DSSE envelope ({type(error).__name__}: {error})") from error
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise AttestationError(f"{path} carries a {envelope.payload_type!r}, not a {PAYLOAD_TYPE!r}")
+    if len(envelope.signatures) != 1:
+        raise AttestationError(f"{path} carries {len(envelope.signatures)} signatures, where one is wanted")
+    return envelope
+
+
+def _signer(envelope: Envelope, trusted: Trusted, path: Path) -> tuple[str, Scope]:
+    (keyid,) = envelope.signatures
+    if keyid not in trusted:
+        raise AttestationError(f"{path} is signed by the key {keyid[:12]}, which nobody here trusts")
+    key, scope = trusted[keyid]
+    try:
+        envelope.verify([key], threshold=1)
+    except Exception as error:  # as above; whatever it is, the signature does not hold
+        raise AttestationError(f"{path} was altered after it was signed by {keyid[:12]}: {error}") from error
+    return keyid, scope
+
+
+def _attested(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attested:
+    """The payload as a value. Raises ValueError, KeyError or TypeError for what is not a whole, passed test result."""
+    predicate = statement["predicate"]
+    for problem in _faults(statement, predicate, scope):
+        raise ValueError(problem)
+    return Attested(
+        scope=scope,
+        keyid=keyid,
+        issued=_time(predicate["issuedAt"]),
+        expires=_time(predicate["expiresAt"]),
+        digests={subject["name"]: subject["digest"][algorithm(subject["name"])] for subject in statement["subject"]},
+        passed=len(predicate["passedTests"]),
+        groups=frozenset(predicate["groups"]),
+        contracts=frozenset((entry["route"], name) for entry in predicate["contracts"] for name in entry["features"]),
+        live={route: _time(recorded) for route, recorded in predicate["liveCassettes"].items()},
+        sha256=sha256,
+    )
+
+
+def _faults(statement: dict[str, Any], predicate: dict[str, Any], scope: Scope) -> Iterator[str]:
+    for name, wanted in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
+        if statement[name] != wanted:
+            yield f"{name} is {statement[name]!r}, not {wanted!r}"
+    if predicate["project"] != PROJECT:
+        yield f"it speaks of the project {predicate['project']!r}"
+    if predicate["result"] != "PASSED" or predicate["failedTests"] or predicate["warnedTests"]:
+        yield f"its result is {predicate['result']}, with {len(predicate['failedTests'])} failed tests"
+    if not predicate["passedTests"]:
+        yield "it names no test that passed"
+    if predicate["scope"] != scope:
+        yield f"it claims the scope {predicate['scope']!r}, and its key signs for {scope.value!r} alone"
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text!r} has no zone")
+    return time
+
+
+def _require_in_lifetime(attested: Attested, now: datetime) -> None:
+    limit = LIFETIME[attested.scope]
+    if attested.issued > now:
+        what = f"the attestation is from the future: issued {attested.issued.isoformat()}, now {now.isoformat()}"
+        raise AttestationError(what, f"date -u, set the clock right, then {PROVE}")
+    if attested.expires - attested.issued > limit:
+        claimed = attested.expires - attested.issued
+        raise AttestationError(f"the attestation claims to live {claimed}; the scope {attested.scope} allows {limit}")
+    if now >= attested.expires:
+        age, allowed = now - attested.issued, attested.expires - attested.issued
+        raise AttestationError(f"the attestation is too old: issued {_words(age)} ago, limit {_words(allowed)}")
+
+
+def _words(span: timedelta) -> str:
+    """`3 days 1 h`, or below two days `30 h 5 min`."""
+    hours, minutes = divmod(int(span.total_seconds()) // 60, 60)
+    return f"{hours // 24} days {hours % 24} h" if hours >= 48 else f"{hours} h {minutes} min"  # noqa: PLR2004

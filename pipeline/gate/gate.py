@@ -1,0 +1,320 @@
+"""The gate: whether a job may run on exactly this tree, and if not, every reason with the command that mends it.
+
+Guarantees: it fails closed (an error of its own is a reason to stay shut), it judges the tree, the interpreter and
+the attestation together, and it asks what the job is for: a route or a feature without a passed contract is refused.
+It verifies and never signs; the key lies in `harness`.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline.base.money import pico, usd_text
+from pipeline.base.paths import ROOT
+from pipeline.gate import bytecode, digests, environment
+from pipeline.gate.attestation import (
+    AttestationError,
+    Attested,
+    Scope,
+    attestation_path,
+    read_attestation,
+    trusted_keys,
+)
+from pipeline.objections import PROVE, Objection
+from pipeline.records import Route
+
+SHUT = 3
+"""Exit status of a command that the gate refused."""
+FREE_APIS = ("local", "sglang", "vllm", "emulator")
+DEV_PICO_A_DAY = pico(1)
+PROBE_PICO_A_DAY = pico(1)
+LIVE_CASSETTE_AGE = timedelta(days=90)
+RECORDED: Mapping[str, str] = {"goldens/": "nox -s goldens", "cassettes/": "nox -s cassettes"}
+TINY_TOKENIZER = "harness/tiny_target/weights/tiktoken.model"
+PROBES = "goldens/probes.jsonl"
+"""The prompts of probes, which are a subject of the attestation."""
+
+
+class Kind(StrEnum):
+    """What a job does. A probe records a paid route's live cassettes, so it cannot need them."""
+
+    GENERATE = "generate"
+    PROBE = "probe"
+    TRAIN = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done. `features` are those of its prompts; `budget_usd` the most it may spend, in all its sessions.
+
+    `spent_pico` is what its earlier sessions spent of that budget; `prompts_sha256` names the prompts of a probe.
+    """
+
+    kind: Kind
+    route: Route | None = None
+    format: str = ""
+    tokenizer_sha256: str | None = None
+    features: frozenset[str] = frozenset()
+    budget_usd: Decimal | float = 0.0
+    spent_pico: int = 0
+    prompts_sha256: str | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Emulated dollars are no money."""
+        return self.route is None or self.route.api in FREE_APIS
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The gate's yes: for one job, one scope, one budget, one deadline."""
+
+    job: Job
+    scope: Scope
+    budget_usd: Decimal | float
+    expires: datetime
+    attestation_sha256: str
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`permit` is there exactly when there is no objection."""
+
+    permit: Permit | None
+    objections: tuple[Objection, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        return self.permit is not None
+
+
+class GateShutError(Exception):
+    """The gate refused; the message has one line a reason, each ending in the command that mends it."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        super().__init__("\n".join(f"refused: {objection}" for objection in decision.objections))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the tree and this process stand, whatever the job."""
+
+    objections: tuple[Objection, ...]
+    attested: Attested | None = None
+    digests: Mapping[str, str] | None = None
+    tiny_tokenizer: str = ""
+    probes: str = ""
+
+
+def require(job: Job, *, spent_today_pico: int = 0, root: Path = ROOT) -> Permit:
+    """The permit for this job, or GateShutError. `spent_today_pico`: real money spent this UTC day, from the ledger."""
+    decision = decide(job, root=root, spent_today_pico=spent_today_pico)
+    if decision.permit is None:
+        raise GateShutError(decision)
+    return decision.permit
+
+
+def decide(
+    job: Job,
+    *,
+    root: Path = ROOT,
+    spent_today_pico: int = 0,
+    now: datetime | None = None,
+    runtime: environment.Runtime | None = None,
+    attestation: Path | None = None,
+    keys: Path | None = None,
+) -> Decision:
+    """All objections to the job, or its permit. Never raises: an error of the gate itself is an objection."""
+    standing = examine(root, now=now, runtime=runtime, attestation=attestation, keys=keys)
+    return judge(job, standing, spent_today_pico=spent_today_pico, now=now)
+
+
+def examine(
+    root: Path = ROOT,
+    *,
+    now: datetime | None = None,
+    runtime: environment.Runtime | None = None,
+    attestation: Path | None = None,
+    keys: Path | None = None,
+) -> Standing:
+    """What holds for every job: the interpreter, the tree, the attestation. Never raises."""
+    try:
+        seen = environment.observe() if runtime is None else runtime
+        objections = [*_environment(seen, root)]
+        found: dict[str, str] = {}
+        attested: Attested | None = None
+        try:
+            path = attestation_path() if attestation is None else attestation
+            attested = read_attestation(path, trusted_keys(root, keys), now or datetime.now(UTC))
+            found = digests.tree_digests(root)
+            objections += _moved(attested.digests, found)
+            tiny, probes = _digest_of(root / TINY_TOKENIZER), _digest_of(root / PROBES)
+        except AttestationError as error:
+            return Standing((*objections, error.objection))
+        except digests.DigestError as error:
+            return Standing((*objections, Objection(str(error), PROVE)), attested)
+        return Standing(tuple(objections), attested, found, tiny, probes)
+    except Exception as error:  # noqa: BLE001 - fail closed: what cannot be judged is refused
+        return Standing((_broken(error),))
+
+
+def judge(job: Job, standing: Standing, *, spent_today_pico: int = 0, now: datetime | None = None) -> Decision:
+    """Whether this job may run, as things stand. Never raises."""
+    try:
+        objections = list(standing.objections)
+        if standing.attested is None or standing.digests is None:
+            return Decision(None, tuple(objections) or (_broken(RuntimeError("nothing was examined")),))
+        for check in CHECKS:
+            objections += check(job, standing, spent_today_pico, now or datetime.now(UTC))
+        if objections:
+            return Decision(None, tuple(objections))
+        return Decision(_permit(job, standing.attested, standing.digests))
+    except Exception as error:  # noqa: BLE001 - fail closed, as above
+        return Decision(None, (*standing.objections, _broken(error)))
+
+
+def moved(permit: Permit, root: Path = ROOT) -> tuple[str, ...]:
+    """The subjects that changed since the permit was given, for the manifest of a run that has ended.
+
+    Raises digests.DigestError where the tree can no longer be hashed.
+    """
+    return digests.changed(permit.digests, digests.tree_digests(root))
+
+
+def _digest_of(path: Path) -> str:
+    return digests.file_sha256(path) if path.exists() else ""
+
+
+def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection]:
+    yield from environment.start_objections(runtime)
+    yield from environment.isolation_objections(runtime)
+    yield from environment.location_objections(runtime, root)
+    yield from unhashed_objections(root)
+    yield from bytecode.forged_caches(root)
+    try:
+        yield from environment.lock_objections(runtime, root)
+    except OSError as error:
+        yield Objection(f"constraints.txt cannot be read ({error.strerror})", "git checkout constraints.txt")
+
+
+def unhashed_objections(root: Path) -> Iterator[Objection]:
+    """Code or test settings at the root that would be loaded though no digest covers them."""
+    for name in digests.unhashed_code(root):
+        mend = f"mv {shlex.quote(name)} .." if (root / name).is_dir() else f"rm {shlex.quote(name)}"
+        yield Objection(f"{name} lies at the root, where it can be loaded and no digest covers it", mend)
+
+
+def _moved(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Objection]:
+    if names := digests.changed(attested, found):
+        made = [name for name in names if name in RECORDED]
+        undo = f", after git checkout {' '.join(made)} (to undo it) or {' and '.join(RECORDED[name] for name in made)}"
+        mend = f"{PROVE}{undo} (to make it anew)" if made else PROVE
+        yield Objection(f"changed since the contract suite passed: {', '.join(names)}", mend)
+
+
+# What a job asks for; each check gives the objections of its kind
+
+
+def _groups(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    groups = standing.attested.groups if standing.attested else frozenset()
+    if "base" not in groups:
+        yield Objection("the attestation lacks the group base", PROVE)
+    if job.kind is Kind.TRAIN and job.tokenizer_sha256 is None:
+        return
+    if job.tokenizer_sha256 is None:
+        yield Objection("the job names no tokenizer, so no contract can cover it", "python -m pipeline generate --help")
+    elif job.tokenizer_sha256 != standing.tiny_tokenizer and f"tokenizer:{job.tokenizer_sha256}" not in groups:
+        what = f"no contract of {job.format or 'the'} tokenizer {job.tokenizer_sha256[:12]} has passed"
+        yield Objection(what, f"DRAFTER_GATE_TOKENIZERS=DIR {PROVE}")
+
+
+def _coverage(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    if job.route is None or job.kind is Kind.PROBE or standing.attested is None:
+        return
+    if lacking := sorted(job.features - covered(job.route, job.format, standing)):
+        what = f"no contract on {way_of(job.route, job.format)} that passed covers: {', '.join(lacking)}"
+        yield Objection(what, f"{PROVE}, once a contract test covers it, or leave out the prompts that use it")
+
+
+def covered(route: Route, format_name: str, standing: Standing) -> frozenset[str]:
+    """The features that contracts on this route cover for this format, of those that passed."""
+    contracts, way = standing.attested.contracts if standing.attested else frozenset(), way_of(route, format_name)
+    return frozenset(feature for name, feature in contracts if name == way)
+
+
+def way_of(route: Route, format_name: str) -> str:
+    """How contracts name it: a paid route with its format, since one provider serves several families."""
+    return route.name if route.api in FREE_APIS else f"{route.name} {format_name}"
+
+
+def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[Objection]:
+    """A live route needs live proof, in age; emulator cassettes prove our code only."""
+    if job.is_free or job.route is None or job.kind is Kind.PROBE or standing.attested is None:
+        return
+    way = f"{job.route.name} {job.route.model or 'MODEL'}"
+    oldest = standing.attested.live.get(way)
+    if f"live:{job.route.name}" not in standing.attested.groups or oldest is None:
+        yield Objection(f"the attestation has no live recording of {way}", record_live(job.route))
+    elif now - oldest > LIVE_CASSETTE_AGE:
+        age, limit = (now - oldest).days, LIVE_CASSETTE_AGE.days
+        yield Objection(f"the oldest live recording of {way} is {age} days old, limit {limit}", record_live(job.route))
+
+
+def record_live(route: Route) -> str:
+    """Records a route's live cassettes, and proves the tree that has them."""
+    model = route.model or "MODEL"
+    return f"nox -s cassettes -- --live --route {route.name} --model {model} --budget-usd 0.50, then {PROVE}"
+
+
+def _prompts(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """A probe is let past without live proof, so it may send nothing but what was reviewed for it."""
+    if job.kind is Kind.PROBE and (not standing.probes or job.prompts_sha256 != standing.probes):
+        yield Objection(f"a probe sends the prompts of {PROBES} alone, and these are others", f"git checkout {PROBES}")
+
+
+def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:
+    spent = min(spent_today_pico, job.spent_pico)
+    if not (math.isfinite(job.budget_usd) and job.budget_usd >= 0 and spent >= 0):
+        yield Objection(f"a budget of {job.budget_usd} USD is no amount", "python -m pipeline generate --budget-usd 1")
+        return
+    if job.is_free or standing.attested is None:
+        return
+    wanted = max(0, pico(job.budget_usd) - job.spent_pico)
+    for who, cap in day_caps(job.kind, standing.attested.scope).items():
+        if spent_today_pico + wanted > cap:
+            left, asked = max(0, cap - spent_today_pico), f"{usd_text(wanted)}{' more' * bool(job.spent_pico)} asked"
+            what = f"{who} unlocks ${usd_text(cap)} a UTC day in all: ${usd_text(spent_today_pico)} is spent, ${asked}"
+            lower = f"python -m pipeline {job.kind} … --budget-usd {usd_text(left + job.spent_pico)}"
+            more = "wait for the next UTC day" if job.kind is Kind.PROBE else "use the attestation that CI signed"
+            yield Objection(what, f"{lower}, or {more}")
+
+
+def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
+    """What may be spent in a UTC day, in pico-dollars, by whom it holds for; the run holds itself to them too."""
+    caps = {"a probe": PROBE_PICO_A_DAY} if kind is Kind.PROBE else {}
+    if scope is Scope.DEV:
+        caps["a developer's attestation"] = DEV_PICO_A_DAY
+    return caps
+
+
+CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...] = (
+    *(_groups, _coverage, _live),
+    *(_prompts, _money),
+)
+
+
+def _permit(job: Job, attested: Attested, found: Mapping[str, str]) -> Permit:
+    return Permit(job, attested.scope, job.budget_usd, attested.expires, attested.sha256, dict(found))
+
+
+def _broken(error: Exception) -> Objection:
+    return Objection(f"the gate could not judge ({type(error).__name__}: {error})", PROVE)

@@ -1,0 +1,1 @@
+"""Asking engines under a ledger, a budget and a breaker."""

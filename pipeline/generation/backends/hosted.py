@@ -1,0 +1,156 @@
+"""Rows answered by a hosted API, or by the emulator of one: through the ledger, the budget and one pinned endpoint.
+
+Guarantees: what cannot be proven whatever the answer is refused before it is paid for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from pipeline.base.money import pico
+from pipeline.generation.billing import completion_of
+from pipeline.generation.budget import Amount
+from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_endpoint, fetch_key
+from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter, encode_body
+from pipeline.generation.engines.request import request_body
+from pipeline.generation.ledger import Request, State, identity
+from pipeline.generation.outcome import Fate, Outcome, Row, guarded
+from pipeline.generation.paid_client import Desk, Reply, StopError
+from pipeline.generation.plan import Plan, row_seed
+from pipeline.generation.turns import Turns
+from pipeline.proof.locations import special_text
+from pipeline.proof.reconstruct import Asked
+from pipeline.records import Prompt, Reason, Refusal
+
+RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
+
+
+class HostedEngine:
+    """Asks one endpoint."""
+
+    batch = 1
+
+    def __init__(self, plan: Plan, endpoint: Endpoint, desk: Desk, run: str) -> None:
+        self.workers = plan.concurrency
+        self.asked = Asked(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
+        self._plan = plan
+        self._endpoint = endpoint
+        self._run = run
+        self._turns = Turns(desk, plan.patience, plan.concurrency)
+
+    def refusal(self, row: Row) -> Refusal | None:
+        """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
+        fmt, sampling = self._plan.fmt, self._plan.sampling
+        wanted = len(row.prompt_ids) + sampling.max_tokens
+        if wanted > self._endpoint.context_length:
+            detail = f"prompt and max_tokens need {wanted} tokens, the endpoint takes {self._endpoint.context_length}"
+            return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
+        if (unknown := unrendered_keys(row.prompt) or begun_answer(row.prompt)) is not None:
+            return unknown
+        return None if sampling.return_token_ids else special_text(fmt, row.prompt)
+
+    async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
+        """One outcome a row. Raises StopError."""
+        return [await self._ask(row) for row in rows]
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._turns.close()
+
+    async def _ask(self, row: Row) -> Outcome:
+        made = guarded(lambda: self._request(row))
+        if isinstance(made, Refusal):
+            return Outcome(row, Fate.ANSWERED, made, sent=False)
+        request, worst = made
+        reply = await self._turns.ask(request, worst)
+        if reply.again:
+            return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
+        raw, paid = reply.entry.answer, _paid(reply)
+        if raw is None or reply.entry.state is State.UNKNOWN:
+            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
+        answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
+        cost = reply.entry.cost_pico
+        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
+
+    def _request(self, row: Row) -> tuple[Request, Amount]:
+        plan, prompt = self._plan, row.prompt
+        sampling = replace(plan.sampling, seed=row_seed(plan.sampling.seed, prompt.id))
+        body = request_body(
+            *(prompt, plan.route, sampling, plan.tool_mode, plan.fmt, sample_id(prompt)),
+            privacy=plan.privacy,
+            supported=self._endpoint.supported_parameters,
+        )
+        worst = worst_case(len(row.prompt_ids), plan.sampling.max_tokens, self._endpoint)
+        key = identity(plan.route, body, run=self._run)  # type: ignore[arg-type]  # request_body's values are JSON
+        sent = (prompt.id, encode_body(body), worst.pico, prompt.dataset, worst.tokens)
+        request = Request(key, self._run, plan.route, *sent)
+        return request, worst
+
+
+def unrendered_keys(prompt: Prompt) -> Refusal | None:
+    """The refusal of a message key that would be sent and is not rendered: a provider may read it."""
+    for position, message in enumerate(prompt.messages):
+        for key, value in message.items():
+            if key not in RENDERED and value not in (None, [], {}, ""):
+                detail = f"message {position} has {key!r}, which would be sent and is not rendered"
+                return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
+    return None
+
+
+def begun_answer(prompt: Prompt) -> Refusal | None:
+    """The refusal of a prompt that ends on an answer: providers go on with it, and what is rendered begins another."""
+    last = len(prompt.messages) - 1
+    if last < 0 or prompt.messages[last].get("role") != "assistant":
+        return None
+    detail = f"message {last}, the last, is the assistant's: cut it with `pipeline prepare`, which ends on a question"
+    return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
+
+
+def _paid(reply: Reply) -> int:
+    """What the entry costs in pico-dollars, its worst case where the cost is not known."""
+    entry = reply.entry
+    if entry.state is State.FAILED_FREE:
+        return 0
+    return entry.worst_pico if entry.cost_pico is None else entry.cost_pico
+
+
+async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
+    """The endpoint that the route pins, if it takes this plan. Raises StopError."""
+    try:
+        endpoint = await fetch_endpoint(client, plan.route)
+    except NoAnswerError as error:
+        start = "" if plan.route.api == "openrouter" else " Start an emulator with: python -m harness emulator --port 0"
+        raise StopError(f"{error}{start}") from error
+    except CatalogError as error:
+        raise StopError(str(error)) from error
+    most = endpoint.max_completion_tokens
+    if most is not None and plan.sampling.max_tokens > most:
+        raise StopError(f"{endpoint.tag} gives at most {most} tokens: use --max-tokens {most} or less")
+    return endpoint
+
+
+async def find_key_limit(client: OpenRouter) -> Decimal | None:
+    """What the key may still spend, in USD; None where it has no limit. Raises StopError."""
+    try:
+        return (await fetch_key(client)).remaining_usd
+    except (NoAnswerError, CatalogError) as error:
+        raise StopError(f"{error}. Set the key again, or run the same command later") from error
+
+
+def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amount:
+    """The most a request may cost and count.
+
+    Providers' own templates were seen to add up to 94 tokens to a prompt with tools; half as much again and 128 is
+    above all that was recorded.
+    """
+    prompt = prompt_tokens + prompt_tokens // 2 + 128
+    usd: Decimal = endpoint.request_usd + prompt * endpoint.prompt_usd + max_tokens * endpoint.completion_usd
+    return Amount(pico(usd), prompt + max_tokens, 1)
+
+
+def sample_id(prompt: Prompt) -> str:
+    """A name for the row that says nothing of it: two rows with the same words are still two requests."""
+    return hashlib.sha256(f"{prompt.dataset}\n{prompt.id}".encode()).hexdigest()[:32]

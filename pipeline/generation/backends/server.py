@@ -1,0 +1,173 @@
+"""Rows answered by an engine's server, SGLang or vLLM: ids in, ids out, through the ledger, and no money is paid.
+
+Guarantees: never more rows in flight than --concurrency; an answer is in the ledger before it is used and is not asked
+for again; one that contradicts itself is no row and is left to a later run, one without ids ends the run. What was in
+flight when a run or the server was killed is asked again, since it cost nothing but the engine's time, which the
+ledger has beside each answer. What the server says of itself is among the folder's settings, so that another engine,
+version, device, dtype, attention backend or model cannot go on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from pipeline.base.quoting import quoted
+from pipeline.formats.format import end_ids
+from pipeline.generation.billing import (
+    CLIENT_CLOSED,
+    LATER,
+    SERVER_ERROR,
+    TIMED_OUT,
+    Bill,
+    Judgement,
+    Verdict,
+    error_text,
+)
+from pipeline.generation.budget import Amount
+from pipeline.generation.engines.output import EngineError, complete
+from pipeline.generation.engines.served import DIALECTS
+from pipeline.generation.engines.server import (
+    MOST_OF_AN_ERROR,
+    OK,
+    Ask,
+    Dialect,
+    Facts,
+    NoIdsError,
+    Served,
+    generation_of,
+)
+from pipeline.generation.ledger import Answered, Request, State, identity
+from pipeline.generation.outcome import Fate, Outcome, Row, guarded
+from pipeline.generation.paid_client import Reply, StopError
+from pipeline.generation.plan import Plan, row_seed, weights_sha256
+from pipeline.generation.turns import Turns
+from pipeline.proof.reconstruct import Asked
+from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
+
+OWN_FAULT: Final = frozenset({400, 413, 422})
+"""Statuses that a server gives to a request that it cannot take."""
+
+
+class ServedEngine:
+    """A server that is already running; its batches are its own, so each row is sent by itself."""
+
+    batch = 1
+
+    def __init__(self, plan: Plan, server: Served, turns: Turns, run: str) -> None:
+        self.workers = plan.concurrency
+        self.asked = Asked(plan.route.api, plan.route.model, plan.sampling.max_tokens)
+        self._plan, self._server, self._turns, self._run = plan, server, turns, run
+        self._stop_ids = tuple(sorted(end_ids(plan.fmt)))
+
+    def refusal(self, row: Row) -> Refusal | None:
+        """A prompt that leaves no room for max_tokens."""
+        try:
+            self._server.require_room(Ask(row.prompt_ids, self._plan.sampling))
+        except EngineError as error:
+            return Refusal(Reason.PROMPT_UNSUPPORTED, str(error), field="messages")
+        return None
+
+    async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
+        """One outcome a row. Raises StopError where nobody answers any more, or an answer has no ids."""
+        return [await self._one(row) for row in rows]
+
+    async def _one(self, row: Row) -> Outcome:
+        sampling = self._plan.sampling
+        seeded = replace(sampling, seed=row_seed(sampling.seed, row.prompt.id))
+        ask = Ask(row.prompt_ids, seeded, self._stop_ids)
+        worst = Amount(0, len(row.prompt_ids) + sampling.max_tokens, 1)
+        request = guarded(lambda: self._request(row, ask, worst))
+        if isinstance(request, Refusal):
+            return Outcome(row, Fate.ANSWERED, request, sent=False)
+        reply = await self._turns.ask(request, worst, lambda answer: self._judged(row, ask, answer))
+        if reply.again:
+            return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
+        if reply.entry.answer is None or reply.entry.state is State.UNKNOWN:
+            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent)
+        answer = guarded(lambda: self._completion(row, ask, reply))
+        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
+
+    def _request(self, row: Row, ask: Ask, worst: Amount) -> Request:
+        """Its identity holds the row's id, since equal prompts under two ids are two draws; not the served name."""
+        plan, prompt = self._plan, row.prompt
+        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, plan.route.model)}
+        key = identity(plan.route, body, run=self._run)
+        sent = self._server.body(ask)
+        return Request(key, self._run, plan.route, prompt.id, sent, 0, prompt.dataset, worst.tokens)
+
+    def _judged(self, row: Row, ask: Ask, answer: Answered) -> Judgement:
+        judgement = judgement_of(answer, self._server.dialect, ask)
+        return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
+
+    def _completion(self, row: Row, ask: Ask, reply: Reply) -> Completion:
+        plan, raw = self._plan, reply.entry.answer
+        if raw is None or raw.status != OK:
+            raise RefusedError(Reason.UPSTREAM_ERROR, "" if raw is None else error_text(raw), field="status")
+        found = generation_of(self._server.dialect, ask, raw.raw)
+        model, api = plan.route.model, plan.route.api
+        return complete(row.prompt_ids, found, plan.fmt, thinking=row.prompt.thinking, model=model, provider=api)
+
+    def close(self) -> None:
+        """Send nothing more; what is in flight still comes in."""
+        self._turns.close()
+
+
+def judgement_of(answer: Answered, dialect: Dialect, ask: Ask) -> Judgement:
+    """What an engine's answer makes of its request; nothing that it does is billed.
+
+    One that contradicts itself is asked for again, and left to a later run where it comes each time: no row is refused
+    for what an engine got wrong. One without ids ends the run, since all others will have none.
+    """
+    free, name = Bill(0, len(ask.prompt), 0), dialect.name
+    if answer.status != OK:
+        return Judgement(_turned_away(answer.status), free, error_text(answer), f"{name} refuses this run, with status")
+    try:
+        found = generation_of(dialect, ask, answer.raw)
+    except NoIdsError as error:
+        return Judgement(Verdict.HOPELESS, free, _short(error), f"an answer of {name} is none:")
+    except Exception as error:  # noqa: BLE001 - whatever an answer holds, it must not stop every resume at its row
+        return Judgement(Verdict.LATER, free, f"{OK}: {_short(error)}")
+    return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(found.ids)))
+
+
+def _turned_away(status: int) -> Verdict:
+    """Only what says that this one request is wrong sets its row aside; what speaks of all of them ends the run."""
+    if status in OWN_FAULT:
+        return Verdict.REFUSED
+    later = status in LATER or status in {TIMED_OUT, CLIENT_CLOSED} or status >= SERVER_ERROR
+    return Verdict.LATER if later else Verdict.HOPELESS
+
+
+def _short(error: Exception) -> str:
+    named = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
+    return quoted(f"{named}{error}", MOST_OF_AN_ERROR)
+
+
+async def open_server(stack: AsyncExitStack, plan: Plan) -> Served:
+    """The server of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
+    start = f"Start one with: nox -s engine -- {plan.route.api} --model DIR"
+    if plan.base_url is None:
+        raise StopError(f"the {plan.route.api} route needs --base-url URL. {start}")
+    server = Served(DIALECTS[plan.route.api](), plan.base_url, in_flight=plan.concurrency)
+    try:
+        return await stack.enter_async_context(server)
+    except EngineError as error:
+        raise StopError(f"{error}. {start}") from error
+
+
+async def provenance(facts: Facts) -> dict[str, Json]:
+    """What a folder is begun with beside the plan's settings.
+
+    The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel. Where
+    it does not, or holds none of the kind that is hashed, the server's names for them must do.
+    """
+    folder = None if facts.weights is None else Path(facts.weights)
+    here = folder is not None and folder.is_absolute() and any(folder.glob("*.safetensors"))
+    digest = await asyncio.to_thread(weights_sha256, folder) if here and folder is not None else None
+    names: dict[str, Json] = {} if digest else {"served_model": facts.model, "served_weights": facts.weights}
+    return {"weights_sha256": digest, "engine": facts.document() | names}

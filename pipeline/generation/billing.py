@@ -1,0 +1,190 @@
+"""What an answer cost and counted, read off its raw bytes however it ended, and what that makes of its request.
+
+Guarantees: the cost is the decimal that was sent, and it is found even where the answer itself is an error or was cut
+after its usage. Reads both forms: a JSON body, and a stream with its usage in any chunk. An error counts as free only
+where nothing can have been generated for it; no bytes, whatever they hold, make anything here raise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import TypeAlias
+
+from pipeline.base.money import PICO_PER_USD, pico
+from pipeline.base.quoting import quoted
+from pipeline.generation.ledger import Answered
+from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
+from pipeline.records import Completion, Reason, RefusedError
+
+OK = 200
+# No answer costs this much: a figure above it is junk and would spoil every sum it enters.
+MOST_COST_PICO = 10_000 * PICO_PER_USD
+MOST_TOKENS = 2**40
+BAD_REQUEST, TIMED_OUT, CLIENT_CLOSED, SERVER_ERROR, UNAVAILABLE = 400, 408, 499, 500, 503
+_TELLING = (b'"usage"', b'"error"')
+LATER = frozenset({409, 425, 429, UNAVAILABLE})
+# These say that no request of this run can be answered: no key, no credit, no such model or endpoint.
+HOPELESS = frozenset({401, 402, 404})
+Exact: TypeAlias = "bool | int | Decimal | str | list[Exact] | dict[str, Exact] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """Cost in pico-dollars, None where no `usage.cost` came; the provider's counts."""
+
+    cost_pico: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Verdict(StrEnum):
+    """What an answer makes of its request.
+
+    `kept`: an answer, billed at its cost or, where none came, at its worst case. `refused`, `later`, `hopeless`: turned
+    away free of charge, for good, for now, or with every request of this run. `doubt`: an error that may be billed.
+    """
+
+    KEPT = "kept"
+    REFUSED = "refused"
+    LATER = "later"
+    HOPELESS = "hopeless"
+    DOUBT = "doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an answer makes of its request, with its bill; `why` is the error's own text, empty where it is kept.
+
+    `refuses` says who refuses a run that is `hopeless`, in words that `why` goes on with.
+    """
+
+    verdict: Verdict
+    bill: Bill
+    why: str = ""
+    refuses: str = "the provider refuses this run, with status"
+
+
+Judge: TypeAlias = Callable[[Answered], Judgement]
+
+
+def verdict_of(answer: Answered) -> Verdict:
+    """What the answer makes of its request, without its bill."""
+    return judged(answer).verdict
+
+
+def judged(answer: Answered) -> Judgement:
+    """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
+
+    A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
+    without output, and whether there was output is not known here. 503 says that no provider was found, and 4xx that
+    the request was turned away; with a count of output tokens even these are in doubt.
+    """
+    bill = bill_of(answer.raw)
+    verdict = _verdict(answer.status, bill)
+    return Judgement(verdict, bill, "" if verdict is Verdict.KEPT else error_text(answer))
+
+
+def _verdict(status: int, bill: Bill) -> Verdict:
+    if status == OK or bill.cost_pico:
+        return Verdict.KEPT
+    turned_away = status == UNAVAILABLE or BAD_REQUEST <= status < SERVER_ERROR
+    turned_away = turned_away and status not in {TIMED_OUT, CLIENT_CLOSED} and not bill.completion_tokens
+    if not turned_away and bill.cost_pico is None:
+        return Verdict.DOUBT
+    if status in HOPELESS:
+        return Verdict.HOPELESS
+    return Verdict.LATER if status in LATER or status == TIMED_OUT or status >= SERVER_ERROR else Verdict.REFUSED
+
+
+def bill_of(raw: bytes) -> Bill:
+    """The last usage in the answer that names a cost, or the last one at all."""
+    usages = [usage for value in _objects(raw) if isinstance(usage := value.get("usage"), dict)]
+    costed = [usage for usage in usages if _cost(usage) is not None]
+    if not (chosen := (costed or usages)[-1:]):
+        return Bill()
+    usage = chosen[0]
+    return Bill(_cost(usage), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+
+
+def completion_of(answer: Answered, *, stream: bool) -> Completion:
+    """The Completion that the answer is; RefusedError for an error status, a cut body, or another form than asked."""
+    is_json = answer.raw.lstrip()[:1] == b"{"
+    if answer.status != OK:
+        raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
+    if answer.headers.get("complete") is False:
+        raise RefusedError(
+            Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer", field="body"
+        )
+    if is_json or not stream:
+        completion = completion_of_json(answer.raw)
+        if stream:
+            raise RefusedError(Reason.STREAM_INCONSISTENT, "a stream was asked for and one body came", field="body")
+        return completion
+    try:
+        return completion_of_sse(answer.raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RefusedError(
+            Reason.STREAM_INCONSISTENT, f"the stream is no UTF-8 at byte {error.start}", field="body"
+        ) from error
+
+
+def error_text(answer: Answered) -> str:
+    """Status and the message of an error body, short enough for a sentence."""
+    for value in _objects(answer.raw):
+        error = value.get("error")
+        message = error.get("message") if isinstance(error, dict) else error
+        if isinstance(message, str):
+            return f"{answer.status}: {quoted(message, 200)}"
+    return f"{answer.status}: {len(answer.raw)} bytes without an error message"
+
+
+def _objects(raw: bytes) -> Iterator[dict[str, Exact]]:
+    for text in _texts(raw):
+        try:
+            value: Exact = json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError, ArithmeticError):
+            continue  # the last: an exponent that no Decimal has
+        if isinstance(value, dict):
+            yield value
+
+
+def _texts(raw: bytes) -> Iterator[bytes]:
+    if raw.lstrip()[:1] == b"{":
+        yield raw
+        return
+    # A stream has a chunk a token and one usage: only the lines that can matter are looked at.
+    places = {name: raw.find(name) for name in _TELLING}
+    while (at := min((place for place in places.values() if place >= 0), default=-1)) >= 0:
+        start, stop = _line(raw, at)
+        if raw.startswith(b"data:", start):
+            yield raw[start + 5 : stop]
+        places = {name: raw.find(name, stop) if 0 <= place < stop else place for name, place in places.items()}
+
+
+def _line(raw: bytes, at: int) -> tuple[int, int]:
+    """Where the line around `at` begins and ends. Lines end with LF, CR or both."""
+    feed = raw.rfind(b"\n", 0, at) + 1
+    start = max(feed, raw.rfind(b"\r", feed, at) + 1)
+    stop = raw.find(b"\n", at)
+    stop = stop if stop >= 0 else len(raw)
+    back = raw.find(b"\r", at, stop)
+    return start, back if back >= 0 else stop
+
+
+def _cost(usage: dict[str, Exact]) -> int | None:
+    cost = usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | Decimal):
+        return None
+    try:
+        amount = pico(Decimal(cost))
+    except ValueError:
+        return None
+    return amount if amount <= MOST_COST_PICO else None
+
+
+def _count(value: Exact) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None

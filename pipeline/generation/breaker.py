@@ -1,0 +1,228 @@
+"""The breaker: it watches what comes of the rows and says when a run must stop before it burns money.
+
+Guarantees: every answer that this session paid for is judged, with its dataset and with all of them together; the first
+are canaries, judged before any more are sent; a trip names its kind, its numbers, the rows that show it, and what was
+spent since the first of them. It only judges: stopping is the run's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from types import MappingProxyType
+
+from pipeline.base.money import usd_text
+from pipeline.records import Reason
+
+CANARIES = 32
+"""Rows that are judged before the rest is sent."""
+WINDOW = 240
+"""Latest rows that a share is taken over: of fewer, an ordinary run of 83,000 rows is sometimes unlucky."""
+QUICK, QUICK_SHARE = 30, 0.9
+"""Latest rows that are looked at beside them, and the share of them at which nobody waits for the window to fill."""
+COST_WINDOW, COST_LEAST = 120, 60
+"""Latest settled rows that the cost of an accepted row is taken over, and how many there must be."""
+LEAST_CANARIES = 16
+"""A dataset with fewer canaries than this is judged as if it had so many, the others good."""
+NAMED = 5
+COST_FACTOR = 3
+"""An accepted row may cost this many times what the first 32 did."""
+
+
+class Sign(StrEnum):
+    """What can be wrong with an answer that was paid for; `cost` and `budget` are wrong with many together."""
+
+    REFUSED = "refused"
+    LENGTH_CUT = "length_cut"
+    EMPTY = "empty"
+    WRONG_PROVIDER = "wrong_provider"
+    ERROR = "error"
+    LOOP = "loop"
+    OVERCHARGED = "overcharged"
+    COST = "cost"
+    BUDGET = "budget"
+
+
+LIMITS: Mapping[Sign, float] = MappingProxyType(
+    {
+        Sign.LENGTH_CUT: 0.5,
+        Sign.EMPTY: 0.1,
+        Sign.WRONG_PROVIDER: 0.0,
+        Sign.OVERCHARGED: 0.0,  # more than the listed price allows in the worst case
+        Sign.ERROR: 0.25,
+        Sign.LOOP: 0.1,
+        Sign.REFUSED: 0.5,  # after those that say why
+        Sign.COST: COST_FACTOR,
+    }
+)
+"""The share of a window above which a run trips; for `cost` a multiple."""
+
+SIGNS_OF: Mapping[Reason, Sign] = MappingProxyType(
+    {
+        Reason.EMPTY_ANSWER: Sign.EMPTY,
+        Reason.WRONG_PROVIDER: Sign.WRONG_PROVIDER,
+        Reason.WRONG_MODEL: Sign.WRONG_PROVIDER,
+        Reason.UPSTREAM_ERROR: Sign.ERROR,
+        Reason.STREAM_CUT: Sign.ERROR,
+    }
+)
+"""What a refusal's reason is a sign of, beside `refused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One row that was answered, or whose request is lost: its signs, and pico-dollars.
+
+    `pico` is its worst case where nothing is settled; `cost` is None there.
+    """
+
+    row: str
+    dataset: str
+    accepted: bool
+    signs: AbstractSet[Sign] = frozenset()
+    pico: int = 0
+    cost: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """Why a run stops. `value` and `limit` are shares of `window` rows.
+
+    For `cost` they are pico-dollars an accepted row, for `budget` pico-dollars in all.
+    """
+
+    sign: Sign
+    dataset: str
+    value: float
+    limit: float
+    window: int
+    rows: tuple[str, ...]
+    spent_pico: int
+    canary: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What tripped, with its numbers."""
+        where = f" of {self.dataset}" if self.dataset else ""
+        if self.sign is Sign.COST:
+            per = f"${usd_text(round(self.value))} an accepted row{where}, limit ${usd_text(round(self.limit))}"
+            return f"{self.sign}: {per}, over the last {self.window} rows"
+        if self.sign is Sign.BUDGET:
+            least, most = usd_text(round(self.value)), usd_text(round(self.limit))
+            return f"{self.sign}: as the first {self.window} rows cost, the rest costs ${least} at least, of ${most}"
+        of = f"{round(self.value * self.window)} of {'the first' if self.canary else 'the last'} {self.window} rows"
+        return f"{self.sign}: {of}{where} ({self.value:.0%}, limit {self.limit:.0%})"
+
+
+class _Window:
+    """The latest rows, at most `size`, and how many of them bear each sign."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.rows: deque[Seen] = deque()
+        self.counts: Counter[Sign] = Counter()
+
+    def add(self, seen: Seen) -> None:
+        self.rows.append(seen)
+        self.counts.update(seen.signs)
+        if len(self.rows) > self.size:
+            self.counts.subtract(self.rows.popleft().signs)
+
+
+class _Recent:
+    """What is remembered of one dataset, or of all."""
+
+    def __init__(self) -> None:
+        self.slow, self.quick, self.settled = _Window(WINDOW), _Window(QUICK), _Window(COST_WINDOW)
+        self.baseline: float | None = None
+        self._first: list[Seen] = []
+
+    def add(self, seen: Seen) -> None:
+        self.slow.add(seen)
+        self.quick.add(seen)
+        if seen.cost is not None:
+            self.settled.add(seen)
+            self._measure(seen)
+
+    def _measure(self, seen: Seen) -> None:
+        """The cost of an accepted row, from the first that there were."""
+        if self.baseline is None:
+            self._first.append(seen)
+            if sum(row.accepted for row in self._first) == CANARIES:
+                self.baseline = _each(self._first)
+
+
+class Breaker:
+    """Watches one session. `ignored` are the kinds of trip that the user has accepted."""
+
+    def __init__(self, limits: Mapping[Sign, float] = LIMITS, *, ignored: AbstractSet[Sign] = frozenset()) -> None:
+        self._limits = {sign: limit for sign, limit in limits.items() if sign not in ignored}
+        self._recent: dict[str, _Recent] = {}
+        self._all = _Recent()
+        self.trip: Trip | None = None
+
+    def see(self, seen: Seen) -> Trip | None:
+        """Judge one more row; the trip that it causes. The first trip of a run stands and is not repeated."""
+        recent = self._recent.setdefault(seen.dataset, _Recent())
+        recent.add(seen)
+        self._all.add(seen)
+        return self._first(chain(self._trips(seen.dataset, recent), self._trips("", self._all)))
+
+    def judge_canaries(self) -> Trip | None:
+        """Judge what there is as if it were all there will be."""
+        return self._first(
+            trip
+            for dataset, recent in (*self._recent.items(), ("", self._all))
+            for trip in self._shares(dataset, recent.slow, max(len(recent.slow.rows), LEAST_CANARIES), canary=True)
+        )
+
+    def _first(self, found: Iterator[Trip]) -> Trip | None:
+        if self.trip is not None or (trip := next(found, None)) is None:
+            return None
+        self.trip = trip
+        return trip
+
+    def _trips(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
+        yield from self._shares(dataset, recent.slow, WINDOW)
+        yield from self._shares(dataset, recent.quick, QUICK, least=QUICK_SHARE)
+        yield from self._cost(dataset, recent)
+
+    def _shares(
+        self, dataset: str, seen: _Window, window: int, *, least: float = 0.0, canary: bool = False
+    ) -> Iterator[Trip]:
+        """A share is of the whole window, so that a single row cannot be half of all."""
+        for sign, limit in self._limits.items():
+            share, most = seen.counts[sign] / window, max(limit, least)
+            if sign is not Sign.COST and share > most:
+                rows, spent = _shown(seen.rows, sign)
+                yield Trip(sign, dataset, share, most, window, rows, spent, canary)
+
+    def _cost(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
+        rows, factor = recent.settled.rows, self._limits.get(Sign.COST)
+        if factor is None or recent.baseline is None or len(rows) < COST_LEAST:
+            return
+        each, limit = _each(rows), recent.baseline * factor
+        if each > limit:
+            named = tuple(seen.row for seen in rows)[-NAMED:]
+            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(seen.pico for seen in rows))
+
+
+def _each(rows: Collection[Seen]) -> float:
+    """Pico-dollars an accepted row, what was refused being paid for too."""
+    return sum(seen.cost or 0 for seen in rows) / max(sum(seen.accepted for seen in rows), 1)
+
+
+def _shown(rows: Collection[Seen], sign: Sign) -> tuple[tuple[str, ...], int]:
+    """The first rows in the window that bear the sign, and what was spent from the first of them on."""
+    bearing = [seen.row for seen in rows if sign in seen.signs]
+    first = next(position for position, seen in enumerate(rows) if sign in seen.signs)
+    return tuple(bearing[:NAMED]), sum(seen.pico for seen in list(rows)[first:])
+
+
+def limits_of(changes: Mapping[Sign, float]) -> dict[Sign, float]:
+    """The limits with some of them changed."""
+    return {**LIMITS, **changes}

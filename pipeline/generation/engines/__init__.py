@@ -1,0 +1,1 @@
+"""Clients of the engines and APIs that are asked."""

@@ -1,0 +1,163 @@
+"""What OpenRouter says for free: models, a model's endpoints and prices, a key's limits, a past generation.
+
+Guarantees: prices are exact decimals in USD a token. Refuses answers that are not the documented JSON, naming the path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from pipeline.base.quoting import quoted
+from pipeline.generation.engines.openrouter import Answer, OpenRouter
+from pipeline.records import Json, JsonObject, Route
+
+OK = 200
+NOT_FOUND = 404
+
+
+class CatalogError(Exception):
+    """A read endpoint answered with an error, or with something else than its schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One provider's offer of one model: prices in USD a token, lengths in tokens, parameters by name."""
+
+    provider_name: str
+    tag: str
+    prompt_usd: Decimal
+    completion_usd: Decimal
+    request_usd: Decimal
+    context_length: int
+    max_completion_tokens: int | None
+    supported_parameters: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What the key has spent and may still spend, in USD; None where there is no limit."""
+
+    usage_usd: Decimal
+    limit_usd: Decimal | None
+    remaining_usd: Decimal | None
+
+
+async def fetch_models(client: OpenRouter) -> tuple[JsonObject, ...]:
+    """`GET /models`: the entries as they came."""
+    return _objects(_data(await client.get("models"), "/models"), "/models")
+
+
+async def fetch_endpoints(client: OpenRouter, model: str) -> tuple[Endpoint, ...]:
+    """`GET /models/{author}/{slug}/endpoints`."""
+    path = f"/models/{model}/endpoints"
+    data = _object(_data(await client.get(path), path), path)
+    return tuple(_endpoint(entry, path) for entry in _objects(data.get("endpoints"), path))
+
+
+async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
+    """The one endpoint that the route is pinned to; CatalogError when the provider offers none, or several."""
+    offers = await fetch_endpoints(client, route.model)
+    mine = [offer for offer in offers if route.provider in {offer.tag, offer.tag.split("/")[0]}]
+    if len(mine) != 1:
+        tags = ", ".join(offer.tag for offer in offers) or "none"
+        message = f"{route.model} has {len(mine)} endpoints at {route.provider!r}, wanted one; it has {tags}"
+        raise CatalogError(f"{message}. Name one of these as the route's provider.")
+    return mine[0]
+
+
+async def fetch_key(client: OpenRouter) -> KeyLimits:
+    """`GET /key`; a bad key is a CatalogError with status 401."""
+    data = _object(_data(await client.get("key"), "/key"), "/key")
+    return KeyLimits(
+        usage_usd=_usd(data.get("usage"), "/key"),
+        limit_usd=_optional_usd(data.get("limit"), "/key"),
+        remaining_usd=_remaining(data.get("limit_remaining")),
+    )
+
+
+def _remaining(value: Json) -> Decimal | None:
+    """A key that was overdrawn has nothing left."""
+    overdrawn = isinstance(value, int | float) and not isinstance(value, bool) and value < 0
+    return Decimal(0) if overdrawn else _optional_usd(value, "/key")
+
+
+async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:
+    """`GET /generation`; None while OpenRouter does not know it yet, which is usual right after the answer."""
+    answer = await client.get("generation", id=generation_id)
+    if answer.status == NOT_FOUND:
+        return None
+    return _object(_data(answer, "/generation"), "/generation")
+
+
+def _data(answer: Answer, path: str) -> Json:
+    try:
+        body: Json = json.loads(answer.raw)
+    except ValueError:
+        raise CatalogError(f"{path} answered {answer.status} with {len(answer.raw)} bytes that are not JSON") from None
+    if answer.status != OK or not isinstance(body, dict) or "data" not in body:
+        raise CatalogError(f"{path} answered {answer.status}: {_error_text(body)}")
+    return body["data"]
+
+
+def _error_text(body: Json) -> str:
+    error = body.get("error") if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return quoted(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
+
+
+def _object(value: Json, path: str) -> JsonObject:
+    if not isinstance(value, Mapping):
+        raise CatalogError(f"{path}: an object is wanted where {type(value).__name__} stands")
+    return value
+
+
+def _objects(value: Json, path: str) -> tuple[JsonObject, ...]:
+    if not isinstance(value, list):
+        raise CatalogError(f"{path}: a list is wanted where {type(value).__name__} stands")
+    return tuple(_object(entry, path) for entry in value)
+
+
+def _endpoint(entry: JsonObject, path: str) -> Endpoint:
+    prices = _object(entry.get("pricing"), path)
+    names = entry.get("supported_parameters")
+    if not isinstance(names, list):
+        raise CatalogError(f"{path}: an endpoint without supported_parameters")
+    return Endpoint(
+        provider_name=str(entry.get("provider_name")),
+        tag=str(entry.get("tag")),
+        prompt_usd=_usd(prices.get("prompt"), path),
+        completion_usd=_usd(prices.get("completion"), path),
+        request_usd=_usd(prices.get("request", "0"), path),
+        context_length=_count(entry.get("context_length"), path),
+        max_completion_tokens=_optional_count(entry.get("max_completion_tokens"), path),
+        supported_parameters=frozenset(str(name) for name in names),
+    )
+
+
+def _usd(value: Json, path: str) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise CatalogError(f"{path}: an amount of USD is wanted where {value!r:.60} stands")
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        raise CatalogError(f"{path}: an amount of USD is wanted where {value!r:.60} stands") from None
+    if not amount.is_finite() or amount < 0:
+        raise CatalogError(f"{path}: {value!r:.60} is no price; -1 says that it varies, so no worst case is known")
+    return amount
+
+
+def _optional_usd(value: Json, path: str) -> Decimal | None:
+    return None if value is None else _usd(value, path)
+
+
+def _count(value: Json, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CatalogError(f"{path}: a number of tokens is wanted where {value!r:.60} stands")
+    return value
+
+
+def _optional_count(value: Json, path: str) -> int | None:
+    return None if value is None else _count(value, path)

@@ -1,0 +1,294 @@
+"""A served engine asked by ids: what SGLang and vLLM have in common, and the client of either.
+
+Guarantees: exact ids go in and exact ids come out, the end token included; an answer without ids, with another number
+of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
+is asked again who it is after every failure and on every new connection, and no answer of another one is given back.
+Nothing of the server is kept but the fields of `Facts`, since its own dump of settings holds keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Final, Protocol, Self
+
+import httpx2
+
+from pipeline.base.quoting import quoted
+from pipeline.generation.engines.busy import Busy
+from pipeline.generation.engines.openrouter import Answer, NoAnswerError, encode_body
+from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.records import Ids, Json, Sampling
+
+OK: Final = 200
+_SHUT: Final = frozenset({401, 403, 407})
+_BROKEN: Final = 500
+_JSON: Final = {"content-type": "application/json"}
+READ_SECONDS: Final = 600.0
+"""The longest wait for one whole answer: a CPU decodes a long one in minutes."""
+CONNECT_SECONDS: Final = 10.0
+MOST_OF_AN_ERROR: Final = 300
+MOST_UNLIKELY: Final = -1e30
+"""No logprob of a sampled token lies below."""
+SURE: Final = 1e-6
+"""A logprob of 0 as float32 rounds it."""
+
+
+class NoIdsError(EngineError):
+    """An engine that was asked for ids and gave none: it will give none to any other request."""
+
+
+class EngineGoneError(EngineError):
+    """The server does not answer: it was never there, or it died with the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says of itself; None where it does not. `model` is its own name for what it serves.
+
+    `weights` is the directory that it loaded, `context` the most tokens of prompt and answer together.
+    """
+
+    engine: str
+    version: str
+    model: str
+    weights: str | None
+    context: int
+    device: str | None
+    dtype: str | None
+    attention_backend: str | None
+
+    def document(self) -> dict[str, Json]:
+        """What decides the numbers, for provenance: neither a place nor a limit is among it."""
+        numbers = ("engine", "version", "device", "dtype", "attention_backend")
+        return {name: value for name, value in asdict(self).items() if name in numbers}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: prompt ids, how to sample, and the ids that end an answer beside the model's own."""
+
+    prompt: Ids
+    sampling: Sampling
+    stop_ids: Ids = ()
+
+
+class Dialect(Protocol):
+    """How one engine is spoken to. The functions read what it recorded as its answers; they raise EngineError."""
+
+    name: str
+    path: str
+    fact_paths: Sequence[str]
+
+    def body(self, ask: Ask, model: str) -> dict[str, Json]:
+        """The request's JSON."""
+        ...
+
+    def generation(self, ask: Ask, answer: Mapping[str, Any]) -> Generation:
+        """The ids that the answer carries."""
+        ...
+
+    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> Facts:
+        """Picked from what the server told under each of `fact_paths`; None where it has no such page."""
+        ...
+
+
+class Served:
+    """A running server. Use as `async with`; `facts` are read on entering."""
+
+    facts: Facts
+
+    def __init__(self, dialect: Dialect, base_url: str, *, in_flight: int = 8) -> None:
+        self.dialect, self.base_url = dialect, base_url.rstrip("/")
+        self._slots = asyncio.Semaphore(in_flight)
+        self._busy, self._doubted, self._looking = Busy(), False, asyncio.Lock()
+        # One connection more, for the question who the server is.
+        limits = httpx2.Limits(
+            max_connections=in_flight + 1, max_keepalive_connections=in_flight, keepalive_expiry=None
+        )
+        timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
+        # No proxy of the environment stands between this machine and itself, and no cookie goes from row to row.
+        self._http = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False)
+        self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.facts = await self._facts()
+        except BaseException:
+            await self._http.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def generate(self, ask: Ask) -> Generation:
+        """One answer, never more than `in_flight` at a time. Raises EngineError, EngineGoneError."""
+        self.require_room(ask)
+        async with self._slots:
+            try:
+                answer = await self.send(self.body(ask))
+            except NoAnswerError as error:
+                raise EngineGoneError(str(error)) from None
+        if answer.status != OK:
+            raise EngineError(self._error(self.dialect.path, answer.status, answer.raw))
+        return generation_of(self.dialect, ask, answer.raw)
+
+    def body(self, ask: Ask) -> bytes:
+        """The request's bytes."""
+        return encode_body(dict(self.dialect.body(ask, self.facts.model)))
+
+    async def send(self, body: bytes) -> Answer:
+        """One POST of `body`; its bytes as they came, whatever the status. Raises NoAnswerError; nothing is billed."""
+        try:
+            await self._require_same()
+            with self._busy.share() as share:
+                response = await self._posted(body)
+            await self._require_same()
+        except (EngineGoneError, httpx2.RequestError) as error:
+            self._doubted = True
+            gone = error if isinstance(error, EngineGoneError) else self._gone(error)
+            raise NoAnswerError(f"{gone}: start it again", sent=False) from None
+        self._doubted = self._doubted or response.status_code != OK
+        kind, later = response.headers.get("content-type", ""), response.headers.get("retry-after")
+        seconds = round(share.seconds, 6)
+        return Answer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
+
+    async def generate_all(self, asks: Sequence[Ask]) -> list[Generation]:
+        """All answers, in order."""
+        return list(await asyncio.gather(*map(self.generate, asks)))
+
+    def require_room(self, ask: Ask) -> None:
+        """Raises EngineError for an empty prompt, and for one that leaves no room for max_tokens."""
+        if not ask.prompt or ask.sampling.max_tokens < 1:
+            raise EngineError("the prompt is empty or max_tokens below 1; give at least one token of each")
+        if (wanted := len(ask.prompt) + ask.sampling.max_tokens) > self.facts.context:
+            message = f"{wanted} tokens of prompt and max_tokens exceed the server's context of {self.facts.context}"
+            raise EngineError(f"{message}; lower max_tokens")
+
+    async def _posted(self, body: bytes) -> httpx2.Response:
+        async def traced(event: str, _: object) -> None:
+            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
+                self._doubted = True
+
+        url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
+        return await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
+
+    async def _require_same(self) -> None:
+        """Raises NoAnswerError where another server is in the place of the first, EngineGoneError where none is."""
+        async with self._looking:
+            if not self._doubted:
+                return
+            try:
+                found = await self._facts()
+            except EngineGoneError:
+                raise
+            except EngineError as error:
+                raise NoAnswerError(str(error), sent=False) from None
+            if found != self.facts:
+                message = f"another server answers at {self.base_url}: it was {self.facts}, and is {found}"
+                raise NoAnswerError(f"{message}. Start the former one again", sent=False)
+            self._doubted = False
+
+    async def _facts(self) -> Facts:
+        return self.dialect.facts({path: await self._page(path) for path in self.dialect.fact_paths})
+
+    async def _page(self, path: str) -> Mapping[str, Any] | None:
+        try:
+            response = await self._http.get(f"{self.base_url}{path}")
+        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            raise self._gone(error) from None
+        if response.status_code in _SHUT or response.status_code >= _BROKEN:
+            raise EngineError(self._error(path, response.status_code, response.content))
+        try:
+            return _object(response.content, f"{self.dialect.name}, {path}") if response.status_code == OK else None
+        except EngineError:
+            return None
+
+    def _gone(self, error: httpx2.RequestError | httpx2.InvalidURL) -> EngineGoneError:
+        what = quoted(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
+        return EngineGoneError(f"{self.dialect.name} at {self.base_url} does not answer ({what})")
+
+    def _error(self, path: str, status: int, raw: bytes) -> str:
+        what = quoted(raw.decode("utf-8", errors="replace"), MOST_OF_AN_ERROR)
+        return f"{self.dialect.name} answered {path} with status {status}: {what}"
+
+
+def generation_of(dialect: Dialect, ask: Ask, raw: bytes) -> Generation:
+    """The ids of an answer's bytes, if they are one answer to what was asked. Raises EngineError."""
+    return checked(ask, dialect.generation(ask, _object(raw, f"{dialect.name}, {dialect.path}")))
+
+
+def checked(ask: Ask, generation: Generation) -> Generation:
+    """The same, if it is one answer to what was asked: ended by itself, or as long as it may be."""
+    found, most = len(generation.ids), ask.sampling.max_tokens
+    if not found or found > most or (found != most and not generation.finished):
+        how = "ended by itself" if generation.finished else "cut by length"
+        raise EngineError(f"the answer has {found} ids and was {how}, with max_tokens {most}")
+    if not found == len(generation.logprobs) == len(generation.runner_up):
+        raise EngineError(f"the answer has {found} ids and {len(generation.logprobs)} logprobs")
+    return generation
+
+
+def ids_of(value: object, what: str) -> Ids:
+    """A list of token ids. Raises EngineError, most of all where there is none."""
+    if value is None:
+        raise NoIdsError(f"{what}: the engine was asked for token ids and returned none; nothing else is taken")
+    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
+        raise EngineError(f"{what} is no list of token ids")
+    return tuple(value)
+
+
+def require_count(ids: Ids, counted: object, what: str) -> None:
+    """Raises EngineError where the engine counts other than it returns."""
+    if counted != len(ids):
+        raise EngineError(f"{what}: {len(ids)} ids came, the engine counts {counted!r}")
+
+
+def member(value: object, name: str, what: str) -> Any:  # noqa: ANN401 - any JSON, judged by who asks
+    """The member of a JSON object, None where it is absent. Raises EngineError where this is no object."""
+    if not isinstance(value, dict):
+        raise EngineError(f"{what} is no JSON object")
+    return value.get(name)
+
+
+def number(value: object, what: str) -> float:
+    """A finite logprob. Raises EngineError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MOST_UNLIKELY < value <= SURE:
+        raise EngineError(f"{what} is no logprob ({quoted(repr(value), 40)})")
+    return float(value)
+
+
+def runner_up(chosen: int, top: Sequence[tuple[int, float]], what: str) -> tuple[int, float]:
+    """The likeliest token that was not chosen. Raises EngineError where none is told."""
+    found = [each for each in top if each[0] != chosen]
+    if not found:
+        raise EngineError(f"{what} names no token beside the chosen one")
+    return max(found, key=lambda each: each[1])
+
+
+def text_of(value: object) -> str | None:
+    """A non-empty text, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def whole(value: object, what: str) -> int:
+    """A whole number from 1. Raises EngineError."""
+    if type(value) is not int or value < 1:
+        raise EngineError(f"{what} is no number of tokens ({value!r})")
+    return value
+
+
+def _object(content: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        raise EngineError(f"{what}: the answer is no JSON") from None
+    except RecursionError:
+        raise EngineError(f"{what}: the answer is nested too deeply") from None
+    if isinstance(found, dict):
+        return found
+    raise EngineError(f"{what}: the answer is no JSON object")

@@ -1,0 +1,142 @@
+"""vLLM by ids: `POST /v1/completions` with a prompt of ids, as vLLM 0.32 answers it.
+
+Guarantees: `token_ids` and the ids that stand beside the logprobs are the same, as many as `usage` counts;
+`prompt_token_ids` are those that were sent; where a stop id is named, the ids end with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.server import (
+    Ask,
+    Facts,
+    ids_of,
+    member,
+    number,
+    require_count,
+    runner_up,
+    text_of,
+    whole,
+)
+from pipeline.records import Ids, Json
+
+AS_TEXT = re.compile(r"token_id:(\d{1,9})")
+DEV_INFO = "/server_info?config_format=json"
+
+
+class VLLM:
+    """vLLM's completions endpoint. Device, dtype and backend are told by a server in developer's mode alone."""
+
+    name = "vllm"
+    path = "/v1/completions"
+    fact_paths: Sequence[str] = ("/version", "/v1/models", DEV_INFO)
+
+    def body(self, ask: Ask, model: str) -> dict[str, Json]:
+        """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
+        more: dict[str, Json] = {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
+        more |= {} if ask.sampling.seed is None else {"seed": ask.sampling.seed}
+        return {
+            "model": model,
+            "prompt": [*ask.prompt],
+            "max_tokens": ask.sampling.max_tokens,
+            "temperature": ask.sampling.temperature,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "skip_special_tokens": False,
+            "logprobs": 2,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "stream": False,
+            **more,
+        }
+
+    def generation(self, ask: Ask, answer: Mapping[str, Any]) -> Generation:
+        """The answer's ids, held against every place where vLLM says them."""
+        choice = _only(answer.get("choices"))
+        ids = ids_of(choice.get("token_ids"), "vllm token_ids")
+        require_count(ids, member(answer.get("usage"), "completion_tokens", "vllm usage"), "vllm token_ids")
+        told = answer.get("prompt_token_ids", choice.get("prompt_token_ids"))
+        if ids_of(told, "vllm prompt_token_ids") != ask.prompt:
+            raise EngineError("vllm prompt_token_ids are not the prompt that was sent")
+        logprobs = choice.get("logprobs")
+        spelled = member(logprobs, "tokens", "vllm logprobs")
+        if not isinstance(spelled, list) or tuple(map(_spelled, spelled)) != ids:
+            raise EngineError("vllm logprobs name other ids than token_ids")
+        values = member(logprobs, "token_logprobs", "vllm logprobs")
+        top = member(logprobs, "top_logprobs", "vllm logprobs")
+        if not isinstance(values, list) or not isinstance(top, list) or not len(values) == len(top) == len(ids):
+            raise EngineError("vllm logprobs are not as many as token_ids")
+        second = tuple(runner_up(token, _top(each), "vllm top_logprobs") for token, each in zip(ids, top, strict=True))
+        own = tuple(number(value, "vllm token_logprobs") for value in values)
+        return Generation(ids, own, second, _finished(ids, choice))
+
+    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> Facts:
+        """Picked from three pages; the developer's, where it is there, says how numbers are computed."""
+        version, models = told["/version"], told["/v1/models"]
+        if version is None or models is None or text_of(version.get("version")) is None:
+            raise EngineError("this server tells neither its version nor its model: it is no vLLM of today")
+        served = _only(models.get("data"))
+        settings = _settings(told[DEV_INFO] or {})
+        return Facts(
+            engine=self.name,
+            version=str(version["version"]),
+            model=str(served.get("id")),
+            weights=text_of(served.get("root")),
+            context=whole(served.get("max_model_len"), "vllm max_model_len"),
+            **settings,
+        )
+
+
+def _settings(info: Mapping[str, Any]) -> dict[str, str | None]:
+    config = info.get("vllm_config")
+    config = config if isinstance(config, dict) else {}
+    parts = {name: part if isinstance(part := config.get(name), dict) else {} for name in _WHERE}
+    return {key: text_of(_plain(parts[where].get(key_there))) for where, (key, key_there) in _WHERE.items()}
+
+
+_WHERE: Mapping[str, tuple[str, str]] = {
+    "device_config": ("device", "device"),
+    "model_config": ("dtype", "dtype"),
+    "attention_config": ("attention_backend", "backend"),
+}
+"""Where vLLM's own settings say what `Facts` keeps."""
+
+
+def _plain(value: object) -> object:
+    """`float32` of `torch.float32`, a backend's own name of its whole path."""
+    return value.rpartition(".")[2] if isinstance(value, str) else value
+
+
+def _only(value: object) -> Mapping[str, Any]:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        return value[0]
+    raise EngineError("vllm: one was asked for, and the list holds another number")
+
+
+def _spelled(token: object) -> int:
+    found = AS_TEXT.fullmatch(str(token))
+    if found is None:
+        raise EngineError("vllm logprobs hold a text where an id was asked for")
+    return int(found[1])
+
+
+def _top(entry: object) -> list[tuple[int, float]]:
+    if not isinstance(entry, dict):
+        raise EngineError("vllm top_logprobs is no object of logprobs")
+    return [(_spelled(token), number(value, "vllm top_logprobs")) for token, value in entry.items()]
+
+
+def _finished(ids: Ids, choice: Mapping[str, Any]) -> bool:
+    """VLLM names a stop id in `stop_reason`, and the model's own end token not at all."""
+    reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
+    if reason == "length":
+        return False
+    if reason == "stop" and (stop is None or (type(stop) is int and ids[-1:] == (stop,))):
+        return True
+    raise EngineError(f"vllm ended the answer by {reason!r} {stop!r}, and the ids end with {ids[-1:]}")

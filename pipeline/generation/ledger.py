@@ -1,0 +1,344 @@
+"""The ledger: every request reserved before it is sent, every answer written before it is used (SQLite, WAL).
+
+Guarantees: what `transaction` committed survives a crash or a power cut (full fsync); an answer that was paid for is
+found again by its request's identity and never asked twice; a request whose fate is unknown is shown as such and not
+silently sent again. Emulated money stands beside real money and is never added to it. One run at a time may write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline.generation.budget import Amount
+from pipeline.generation.ledger_schema import LedgerError, locked, opened, plain_errors, reading
+from pipeline.records import JsonObject, Route
+
+# What a row counts for: its cost once known, nothing if it failed free, else the worst case.
+SPENT = "CASE state WHEN 'settled' THEN cost_pico WHEN 'failed_free' THEN 0 ELSE worst_pico END"
+
+TOKENS = (
+    "CASE state WHEN 'settled' THEN COALESCE(prompt_tokens + completion_tokens, worst_tokens)"
+    " WHEN 'failed_free' THEN 0 ELSE worst_tokens END"
+)
+
+ENTRY = (
+    "SELECT identity, attempt, state, worst_pico, cost_pico, note, status, raw, headers, generation_id"
+    " FROM requests LEFT JOIN answers USING (identity, attempt)"
+)
+
+
+class State(StrEnum):
+    """Where a request stands. `unknown`: it may have been billed, and no answer came, or an error that may cost."""
+
+    RESERVED = "reserved"
+    ANSWERED = "answered"
+    SETTLED = "settled"
+    UNKNOWN = "unknown"
+    FAILED_FREE = "failed_free"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: `body` is its bytes as sent, `worst_pico` and `worst_tokens` the most it can cost and count."""
+
+    identity: str
+    run: str
+    route: Route
+    row: str
+    body: bytes
+    worst_pico: int
+    dataset: str = ""
+    worst_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back, byte for byte: a JSON body or the text of a stream, errors included."""
+
+    status: int
+    raw: bytes
+    headers: JsonObject = field(default_factory=dict)
+    generation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One attempt at one request, as the ledger has it."""
+
+    identity: str
+    attempt: int
+    state: State
+    worst_pico: int
+    cost_pico: int | None = None
+    answer: Answered | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """One line of the listing: a day's requests on one route for one dataset, in one state; money in pico-dollars."""
+
+    day: str
+    api: str
+    route: str
+    dataset: str
+    state: State
+    requests: int
+    pico: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A request with the answer that was written down: bytes as sent and as they came, and when (UTC, ISO 8601)."""
+
+    identity: str
+    row: str
+    route: str
+    model: str
+    body: bytes
+    answer: Answered
+    answered_at: str
+
+
+def canonical(body: JsonObject) -> bytes:
+    """The one serialisation of a request that identities are taken over: sorted keys, no spaces, ASCII."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def identity(route: Route, body: JsonObject, *, run: str) -> str:
+    """sha256 over the route and the canonical body.
+
+    Real money: the same request has one answer in every run. An emulated answer belongs to its run alone: it costs
+    nothing, and the emulator behind it changes with the tree.
+    """
+    scope = run if route.api != "openrouter" else ""
+    where = canonical({"api": route.api, "provider": route.provider, "run": scope})
+    return hashlib.sha256(where + b"\n" + canonical(body)).hexdigest()
+
+
+class Ledger:
+    """An open ledger. Its calls belong inside `transaction()`, from one thread."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Take the lock and open; requests that a crash left reserved become `unknown`. Raises LedgerError."""
+        self.path = path
+        self._clock = clock
+        self._lock = locked(path)
+        try:
+            with plain_errors(path):
+                self._db = opened(path)
+            with self.transaction():
+                note = "the run that sent it ended before an answer was written"
+                self._db.execute("UPDATE requests SET state = 'unknown', note = ? WHERE state = 'reserved'", (note,))
+        except LedgerError:
+            self._lock.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Ledger]:
+        """All or nothing, on disk when it returns. Raises LedgerError when the disk or the file will not take it."""
+        with plain_errors(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def find(self, identity: str, attempt: int | None = None) -> Entry | None:
+        """The latest attempt at this request, or the one asked for, with its answer where there is one."""
+        row = self._db.execute(
+            f"{ENTRY} WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
+            (identity, attempt),
+        ).fetchone()
+        return None if row is None else _entry(row)
+
+    def claim(self, request: Request, hold: Callable[[], None], *, resend_unknown: bool = False) -> Entry:
+        """The right to send, as a RESERVED entry; or the entry that stands in the way: answered, settled, unknown.
+
+        `hold` takes the worst case from the budget and is called only where a new reservation is made; what it raises
+        leaves no reservation behind. A request that failed free may be sent again; an unknown one only if asked.
+        """
+        last = self.find(request.identity)
+        if last is not None and last.state is State.RESERVED:
+            raise LedgerError(f"request {last.identity[:12]} is in flight already: two rows share one identity")
+        again = last is None or last.state is State.FAILED_FREE or (last.state is State.UNKNOWN and resend_unknown)
+        if last is not None and not again:
+            return last
+        hold()
+        attempt = 1 if last is None else last.attempt + 1
+        self._insert(request, attempt)
+        return Entry(request.identity, attempt, State.RESERVED, request.worst_pico)
+
+    def answer(self, entry: Entry, answer: Answered) -> None:
+        """Write the answer down, before anything is made of it."""
+        changes = "state = 'answered', note = NULL, answered_at = ?"
+        self._move(entry, (State.RESERVED, State.UNKNOWN), changes, (self._now(),))
+        headers = json.dumps(dict(answer.headers))
+        values = (entry.identity, entry.attempt, answer.status, answer.generation_id, headers, answer.raw)
+        self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def settle(self, entry: Entry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
+        """The price is known: `cost_pico`, and the provider's counts of prompt and completion tokens."""
+        changes = "state = 'settled', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
+        self._move(entry, (State.ANSWERED,), changes, (cost_pico, *tokens, self._now()))
+
+    def reconcile(self, entry: Entry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
+        """The provider was asked again what it had billed: `cost_pico`; where that is nothing, it may be asked anew."""
+        state = State.SETTLED if cost_pico else State.FAILED_FREE
+        changes = f"state = '{state}', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
+        self._move(entry, (State.ANSWERED, State.UNKNOWN), changes, (cost_pico, *tokens, self._now()))
+
+    def costs(self, route: Route, most: int = 1000) -> list[int]:
+        """Pico-dollars of the latest settled answers on one route and model, `most` at most."""
+        rows = self._db.execute(
+            "SELECT cost_pico FROM requests WHERE api = ? AND route = ? AND model = ? AND state = 'settled'"
+            " ORDER BY reserved_at DESC LIMIT ?",
+            (route.api, route.name, route.model, most),
+        )
+        return [int(cost) for (cost,) in rows]
+
+    def unsettled(self, api: str) -> list[Entry]:
+        """Answers whose cost is not known, and requests of unknown fate, oldest first, with what came of them."""
+        rows = self._db.execute(
+            f"{ENTRY} WHERE api = ? AND state IN ('answered', 'unknown') ORDER BY reserved_at",
+            (api,),
+        )
+        return [_entry(row) for row in rows]
+
+    def fail_free(self, entry: Entry, why: str) -> None:
+        """Nothing was billed: the request never left, or was turned away."""
+        self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'failed_free', cost_pico = 0, note = ?", (why,))
+
+    def lose(self, entry: Entry, why: str) -> None:
+        """The request was sent and no answer came, or one in doubt: it may have been billed."""
+        self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'unknown', note = ?", (why,))
+
+    def free(self, run: str) -> int:
+        """What of this run has no known fate and could cost nothing at the worst is free; how many there were."""
+        changes = "state = 'failed_free', cost_pico = 0"
+        where = "run = ? AND state = 'unknown' AND worst_pico = 0"
+        return self._db.execute(f"UPDATE requests SET {changes} WHERE {where}", (run,)).rowcount  # noqa: S608 - constant text
+
+    def engine_seconds(self, run: str) -> float:
+        """Seconds that an engine of our own was busy for this run, whatever came of it."""
+        sum_ = "COALESCE(SUM(json_extract(headers, '$.engine_seconds')), 0)"
+        sql = f"SELECT {sum_} FROM requests JOIN answers USING (identity, attempt) WHERE run = ?"  # noqa: S608 - constant text
+        return float(self._db.execute(sql, (run,)).fetchone()[0])
+
+    def spent(self, *, api: str | None = None, day: str | None = None, run: str | None = None) -> int:
+        """Pico-dollars, with every unsettled request at its worst case."""
+        return _spent(self._db, api=api, day=day, run=run)
+
+    def used(self, *, api: str | None = None, run: str | None = None, today: bool = False) -> Amount:
+        """Money, tokens and requests of a run, or of this UTC day through one API, unsettled ones at their worst."""
+        wanted = {"api": api, "run": run, "day": self._now()[:10] if today else None}
+        keys = {key: value for key, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{key} = :{key}" for key in keys) or "1"
+        sums = f"COALESCE(SUM({SPENT}), 0), COALESCE(SUM({TOKENS}), 0), COALESCE(SUM(state != 'failed_free'), 0)"
+        pico, tokens, requests = self._db.execute(f"SELECT {sums} FROM requests WHERE {where}", keys).fetchone()  # noqa: S608 - constants
+        return Amount(int(pico), int(tokens), int(requests))
+
+    def spent_today(self, api: str) -> int:
+        """The same of this UTC day through one API. Under the lock no other run can add to it."""
+        return self.spent(api=api, day=self._now()[:10])
+
+    def tally(self, run: str) -> dict[State, tuple[int, int]]:
+        """Requests and pico-dollars of one run by state."""
+        rows = self._db.execute(f"SELECT state, COUNT(*), SUM({SPENT}) FROM requests WHERE run = ? GROUP BY 1", (run,))  # noqa: S608 - SPENT is a constant
+        return {State(state): (count, pico) for state, count, pico in rows}
+
+    def close(self) -> None:
+        """Close the file and let the next run have it."""
+        self._db.close()
+        self._lock.close()
+
+    def _now(self) -> str:
+        return self._clock().isoformat(timespec="milliseconds")
+
+    def _insert(self, request: Request, attempt: int) -> None:
+        now, route = self._now(), request.route
+        columns = (
+            "identity, attempt, state, run, api, route, model, dataset, row, day, reserved_at, worst_pico, worst_tokens"
+        )
+        values = (
+            *(request.identity, attempt, State.RESERVED, request.run, route.api, route.name, route.model),
+            *(request.dataset, request.row, now[:10], now, request.worst_pico, request.worst_tokens),
+        )
+        marks = ", ".join("?" * len(values))
+        self._db.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", values)  # noqa: S608 - constant text
+        self._db.execute("INSERT OR IGNORE INTO bodies VALUES (?, ?)", (request.identity, request.body))
+
+    def _move(self, entry: Entry, states: tuple[State, ...], changes: str, values: tuple[object, ...]) -> None:
+        allowed = ", ".join(f"'{state}'" for state in states)
+        sql = f"UPDATE requests SET {changes} WHERE identity = ? AND attempt = ? AND state IN ({allowed})"  # noqa: S608 - constant text
+        if self._db.execute(sql, (*values, entry.identity, entry.attempt)).rowcount != 1:
+            raise LedgerError(f"request {entry.identity[:12]}, attempt {entry.attempt}, is not {' or '.join(states)}")
+
+
+def spent_today(path: Path, api: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> int:
+    """Pico-dollars spent through `api` this UTC day, unsettled requests at their worst case; 0 without a ledger.
+
+    Takes no lock and changes nothing, so it may be asked while a run is on. Raises LedgerError.
+    """
+    with reading(path) as db:
+        return 0 if db is None else _spent(db, api=api, day=clock().date().isoformat())
+
+
+def spent_by(path: Path, run: str) -> int:
+    """Pico-dollars of one run, unsettled requests at their worst case; 0 without a ledger. Raises LedgerError."""
+    with reading(path) as db:
+        return 0 if db is None else _spent(db, run=run)
+
+
+def listing(path: Path) -> list[Spend]:
+    """Spend by day, route, dataset and state, newest day first. Takes no lock. Raises LedgerError."""
+    with reading(path) as db:
+        if db is None:
+            return []
+        rows = db.execute(
+            f"SELECT day, api, route, dataset, state, COUNT(*), SUM({SPENT}) FROM requests"  # noqa: S608 - SPENT is a constant
+            " GROUP BY day, api, route, dataset, state ORDER BY day DESC, api, route, dataset, state"
+        ).fetchall()
+        return [Spend(day, api, route, data, State(state), n, pico) for day, api, route, data, state, n, pico in rows]
+
+
+def exchanged(path: Path, run: str) -> list[Exchanged]:
+    """Every request of one run that has an answer, errors included, in order of sending. Raises LedgerError."""
+    with reading(path) as db:
+        if db is None:
+            return []
+        rows = db.execute(
+            "SELECT identity, row, route, model, body, status, raw, headers, generation_id, answered_at FROM requests"
+            " JOIN answers USING (identity, attempt) JOIN bodies USING (identity) WHERE run = ? ORDER BY reserved_at",
+            (run,),
+        ).fetchall()
+    return [
+        Exchanged(key, row, route, model, body, Answered(status, raw, json.loads(headers), generation_id), answered_at)
+        for key, row, route, model, body, status, raw, headers, generation_id, answered_at in rows
+    ]
+
+
+def _spent(db: sqlite3.Connection, **keys: str | None) -> int:
+    wanted = {key: value for key, value in keys.items() if value is not None}
+    where = " AND ".join(f"{key} = :{key}" for key in wanted) or "1"
+    row = db.execute(f"SELECT COALESCE(SUM({SPENT}), 0) FROM requests WHERE {where}", wanted).fetchone()  # noqa: S608 - keys are parameter names
+    return int(row[0])
+
+
+def _entry(row: tuple[object, ...]) -> Entry:
+    identity_, attempt, state, worst, cost, note, status, raw, headers, generation_id = row
+    answer = None
+    if raw is not None:
+        answer = Answered(int(str(status)), raw, json.loads(str(headers)), generation_id)  # type: ignore[arg-type]
+    return Entry(str(identity_), int(str(attempt)), State(str(state)), int(str(worst)), cost, answer, note)  # type: ignore[arg-type]

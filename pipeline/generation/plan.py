@@ -1,0 +1,182 @@
+"""The plan of one run: everything that decides which rows come out, and nothing that does not.
+
+Guarantees: `settings` names all of it by content (hashes of the prompts, the tokenizer, the fingerprint, the weights),
+so that two runs with equal settings may share a folder and others may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from pipeline.base.prompts import RefusedLine, read_prompts
+from pipeline.datasets.prompt_source import is_prepared, lines_of, size_of
+from pipeline.formats.format import Format
+from pipeline.generation.breaker import CANARIES, Sign
+from pipeline.generation.engines.request import Privacy
+from pipeline.generation.ledger import canonical
+from pipeline.proof.fingerprint import Fingerprint
+from pipeline.records import Json, JsonObject, Prompt, Route, Sampling, ToolMode
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits beside the run's budget in dollars: of the run, and of a UTC day over all runs through the same API."""
+
+    tokens: int | None = None
+    requests: int | None = None
+    day_pico: int | None = None
+    day_tokens: int | None = None
+    day_requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a request is tried in all, and the waits in seconds: `first` doubles up to `longest`."""
+
+    attempts: int = 6
+    first: float = 1.0
+    longest: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the breaker holds a run to: limits that differ from its own, and the kinds of trip that are accepted.
+
+    `resume`: a run that the breaker paused may go on.
+    """
+
+    limits: Mapping[Sign, float] = field(default_factory=dict)
+    accepted: frozenset[Sign] = frozenset()
+    canaries: int = CANARIES
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What the gate was asked about: the features that may be sent, and the audit in which they were found.
+
+    `left_out` are features that no contract covers, where rows that use them are set aside; None where none may be.
+    """
+
+    features: frozenset[str]
+    audit: JsonObject
+    audit_sha256: str
+    left_out: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run as asked for. `limit` takes the first lines of the file only; `weights` is the local model's folder.
+
+    `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts. Only what is within `cover` is
+    sent.
+    """
+
+    prompts: Path
+    out: Path
+    route: Route
+    sampling: Sampling
+    tool_mode: ToolMode
+    fmt: Format
+    budget_pico: int
+    base_url: str | None = None
+    weights: Path | None = None
+    concurrency: int = 16
+    limit: int | None = None
+    resend_unknown: bool = False
+    privacy: Privacy = field(default_factory=Privacy)
+    caps: Caps = Caps()
+    patience: Patience = Patience()
+    watch: Watch = Watch()
+    dataset: str = ""
+    cover: Cover | None = None
+
+    def lines(self) -> Iterator[Prompt | RefusedLine]:
+        """The prompts to ask, and the lines that are none. Raises OSError, SourceError."""
+        rows = lines_of(self.dataset, self.prompts) if self.dataset else read_prompts(self.prompts)
+        return islice(rows, self.limit)
+
+    def scope(self) -> Scope:
+        """What the whole source holds. Raises OSError, SourceError."""
+        if self.dataset and not is_prepared(self.prompts):
+            return Scope(*size_of(self.dataset, self.prompts))
+        return scope_of(self.prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the prompts file holds: its sha256, and how many lines that are not blank."""
+
+    sha256: str
+    lines: int
+
+
+def scope_of(path: Path) -> Scope:
+    """Read the whole file once. Raises OSError."""
+    digest, lines, filled = hashlib.sha256(), 0, False
+    with path.open("rb") as file:
+        while part := file.readline(1 << 20):
+            digest.update(part)
+            filled = filled or bool(part.strip())
+            if part.endswith(b"\n"):
+                lines, filled = lines + filled, False
+    return Scope(digest.hexdigest(), lines + filled)
+
+
+def settings(plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
+    """What a folder is begun with, as plain JSON; `provider` is the display name that answers carry."""
+    return {
+        **_dataset(plan),
+        "route": plan.route.name,
+        "model": plan.route.model,
+        "provider": provider,
+        "stream": plan.route.stream,
+        "tools": str(plan.tool_mode),
+        "format": plan.fmt.name,
+        "tokenizer_sha256": plan.fmt.tokenizer.sha256,
+        "fingerprint_sha256": None if fingerprint is None else fingerprint_sha256(fingerprint),
+        "weights_sha256": None if plan.weights is None else weights_sha256(plan.weights),
+        "prompts_sha256": scope.sha256,
+        "privacy": asdict(plan.privacy),
+        "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
+    }
+
+
+def _dataset(plan: Plan) -> dict[str, Json]:
+    """A dataset's name, and what was set aside: rows would be missing where a later session covers more."""
+    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
+    left_out = plan.cover.left_out if plan.cover else None
+    return named if left_out is None else named | {"left_out": [*left_out]}
+
+
+def fingerprint_sha256(fingerprint: Fingerprint) -> str:
+    """One digest over all traits, proven or not."""
+    traits: dict[str, Json] = {
+        name: {"value": trait.value, "n": trait.n, "proven": trait.proven} for name, trait in fingerprint.traits.items()
+    }
+    return hashlib.sha256(canonical(traits)).hexdigest()
+
+
+def row_seed(seed: int | None, row: str) -> int | None:
+    """Each row's own seed: equal prompts under two ids are two draws, and a run repeats. 31 bits, as APIs take."""
+    if seed is None:
+        return None
+    digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def weights_sha256(folder: Path) -> str:
+    """One digest over a model directory's weights, file by file in order of their names."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _plain(value: object) -> Json:
+    return value if isinstance(value, bool | int | float | str | list | None) else dict(value)  # type: ignore[call-overload]  # Sampling holds JSON

@@ -1,0 +1,124 @@
+"""The requests of a probe: each prompt as a stream and as one body, so often, with the most that each may cost.
+
+Guarantees: a request differs from a probe in nothing but its form and its sample id, but for a model that always thinks
+or never does, which is asked so. What the model's format, or the endpoint, cannot take is left out with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.fingerprints.models import Thinks, model_of
+from pipeline.generation.backends.hosted import worst_case
+from pipeline.generation.budget import Amount
+from pipeline.generation.engines.catalog import Endpoint
+from pipeline.generation.engines.openrouter import encode_body
+from pipeline.generation.engines.request import request_body
+from pipeline.generation.ledger import Request, identity
+from pipeline.generation.outcome import guarded
+from pipeline.generation.plan import Plan
+from pipeline.generation.probe.probes import DATASET, Probe
+from pipeline.proof.locations import special_text
+from pipeline.records import Ids, Refusal, Route, Sampling, ToolMode
+
+THINKS = 1024
+"""The least `max_tokens` of a model that thinks although it is asked not to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request of a probe and the most it may use. Its row is `PROBE/FORM/TIME`."""
+
+    probe: Probe
+    stream: bool
+    request: Request
+    worst: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What is asked, time after time so that a stop leaves whole rounds; what is not asked, and why."""
+
+    asked: tuple[Question, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def worst(self) -> Amount:
+        """The most that all of them may use."""
+        return sum((question.worst for question in self.asked), Amount())
+
+
+def questions_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> Questions:
+    """Every request, in the order of asking."""
+    fitted = [(probe, _fitted(probe, plan, endpoint)) for probe in chosen]
+    asked = [
+        _question(*found, plan, endpoint, (run, time, stream))
+        for time in range(1, repeats + 1)
+        for _, found in fitted
+        if not isinstance(found, str)
+        for stream in (False, True)
+    ]
+    return Questions(tuple(asked), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
+
+
+def form_of(*, stream: bool) -> str:
+    """The word for a form in rows and in names of files."""
+    return "stream" if stream else "json"
+
+
+def _fitted(probe: Probe, plan: Plan, endpoint: Endpoint) -> tuple[Probe, Ids] | str:
+    """The probe as this model can be asked it, and its prompt's ids; or why it cannot."""
+    if probe.tool_mode is ToolMode.STRUCTURED and "tools" not in endpoint.supported_parameters:
+        return "the endpoint takes no tools"
+    most = endpoint.max_completion_tokens
+    why = "the format does not render it"
+    for adapted in _adapted(probe, plan.route.model):
+        found = guarded(lambda one=adapted: plan.fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
+        if isinstance(found, Refusal):
+            why = found.detail
+        elif (spelled := special_text(plan.fmt, adapted.prompt)) is not None:
+            return spelled.detail
+        elif len(found) + adapted.max_tokens > endpoint.context_length:
+            return f"it needs {len(found) + adapted.max_tokens} tokens, the endpoint takes {endpoint.context_length}"
+        elif most is not None and adapted.max_tokens > most:
+            return f"it needs an answer of {adapted.max_tokens} tokens, the endpoint gives {most}"
+        else:
+            return adapted, found
+    return why
+
+
+def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
+    """The probe as it is, or thinking as the model does; thinking, too, where a format knows nothing else."""
+    known = model_of(model)
+    if known is not None and known.thinks is Thinks.NEVER:
+        yield replace(probe, prompt=replace(probe.prompt, thinking=False))
+        return
+    if probe.prompt.thinking or known is None or known.thinks is not Thinks.ALWAYS:
+        yield probe
+    if not probe.prompt.thinking:
+        longer = probe.max_tokens if probe.known.cut else max(probe.max_tokens, THINKS)
+        yield replace(probe, prompt=replace(probe.prompt, thinking=True), max_tokens=longer)
+
+
+def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> Question:
+    run, time, stream = way
+    row = f"{probe.id}/{form_of(stream=stream)}/{time}"
+    route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
+    sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
+    body = request_body(
+        *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, _sample_id(run, row)),
+        privacy=plan.privacy,
+        supported=endpoint.supported_parameters,
+    )
+    worst = worst_case(len(ids), probe.max_tokens, endpoint)
+    key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
+    return Question(
+        probe, stream, Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens), worst
+    )
+
+
+def _sample_id(run: str, row: str) -> str:
+    """Another one in each run: a probe asks what the route does today, and the ledger has what it did before."""
+    return hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]

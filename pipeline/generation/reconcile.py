@@ -1,0 +1,77 @@
+"""What was really billed for requests whose cost is not known: asked of the provider, generation by generation.
+
+Guarantees: reads only at the provider, free of charge; a request is settled only at the cost that the provider names,
+and freed only where that is nothing, upstream with the account's own key included. What the provider does not know, or
+not yet, stays as it is.
+
+A request that ends as settled keeps the answer that it had: an error, or a stream that was cut, is refused as just that
+by every later run, without and with `--resend-unknown`. That is on purpose. `/generation` tells a cost and never a text
+(`/generation/content` only what an account chose to store there, without the stream that it was), so there is nothing
+to prove a row from; and what is known to be paid is not paid again. Whoever wants the row all the same gives it another
+id, which is another request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+
+from pipeline.base.money import pico
+from pipeline.generation.engines.catalog import fetch_generation
+from pipeline.generation.engines.openrouter import OpenRouter
+from pipeline.generation.ledger import Entry, Ledger
+from pipeline.records import Json, JsonObject
+
+
+class Found(StrEnum):
+    """What came of one unsettled request."""
+
+    SETTLED = "settled"
+    FREE = "billed nothing"
+    NOT_YET = "not known to the provider, or not yet"
+    NO_ID = "no generation id came, so it cannot be asked about"
+
+
+async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Found, int]:
+    """Ask about every unsettled request of one API. Raises NoAnswerError, CatalogError, LedgerError."""
+    with ledger.transaction():
+        entries = ledger.unsettled(api)
+    found: Counter[Found] = Counter()
+    for entry in entries:
+        found[await _reconciled(client, ledger, entry)] += 1
+    return found
+
+
+async def _reconciled(client: OpenRouter, ledger: Ledger, entry: Entry) -> Found:
+    if entry.answer is None or entry.answer.generation_id is None:
+        return Found.NO_ID
+    record = await fetch_generation(client, entry.answer.generation_id)
+    cost = None if record is None else _cost(record)
+    if record is None or cost is None:
+        return Found.NOT_YET
+    tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
+    with ledger.transaction():
+        ledger.reconcile(entry, cost, tokens)
+    return Found.SETTLED if cost else Found.FREE
+
+
+def _cost(record: JsonObject) -> int | None:
+    """Pico-dollars. Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added."""
+    names = ("total_cost", "upstream_inference_cost") if record.get("is_byok") else ("total_cost",)
+    costs = [_amount(record.get(name)) for name in names]
+    return None if None in costs else sum(filter(None, costs))
+
+
+def _amount(value: Json) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return pico(Decimal(str(value)))
+    except (InvalidOperation, ValueError):
+        return None
+
+
+def _count(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

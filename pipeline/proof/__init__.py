@@ -1,0 +1,1 @@
+"""From what came over the wire to proven ids, or a reason."""

@@ -1,0 +1,74 @@
+"""Where in a prompt or an answer a text stands, for refusals that only know the text.
+
+Guarantees: nothing is decided here. A refusal keeps its reason and its words, and learns the field and the character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeline.formats.format import Format, untold
+from pipeline.records import Completion, Ids, Json, Prompt, Reason, Refusal, RefusedError
+
+
+def rendered(fmt: Format, prompt: Prompt) -> Ids:
+    """The prompt's ids; a refusal of one of its texts names the message, the field and the character."""
+    try:
+        return fmt.render(prompt)
+    except RefusedError as error:
+        raise _located(error, fmt, texts_of(prompt), "messages") from None
+
+
+def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
+    """The refusal of a prompt that no count tells from another reading: it spells a control token, or is `untold`.
+
+    It has the place of the first spelling that one text holds.
+    """
+    if (why := untold(fmt, prompt)) is not None:
+        return Refusal(Reason.PROMPT_UNSUPPORTED, why, field="tools")
+    spelled = fmt.special_text(prompt)
+    if spelled is None:
+        return None
+    refusal = Refusal(Reason.SPECIAL_TEXT, f"the prompt spells {spelled}", field="messages")
+    for place, text in texts_of(prompt):
+        if (at := text.find(spelled)) >= 0:
+            return replace(refusal, field=place, char_offset=at)
+    return refusal
+
+
+def in_answer(error: RefusedError, fmt: Format, completion: Completion) -> RefusedError:
+    """The refusal of one of the answer's texts, with its field and the character."""
+    texts = [("reasoning", completion.reasoning or ""), ("content", completion.content or "")]
+    texts += [(f"tool_calls[{n}].arguments", call.arguments) for n, call in enumerate(completion.tool_calls)]
+    return _located(error, fmt, iter(texts), "content")
+
+
+def _located(error: RefusedError, fmt: Format, texts: Iterator[tuple[str, str]], default: str) -> RefusedError:
+    if error.refusal.field is not None:
+        return error
+    for place, text in texts:
+        try:
+            fmt.tokenizer.encode(text)
+        except RefusedError as found:
+            if found.refusal.reason is error.refusal.reason:
+                return found.inside(place)
+    return error.inside(default)
+
+
+def texts_of(prompt: Prompt) -> Iterator[tuple[str, str]]:
+    """Every text of the prompt with its path, in order; keys are texts too."""
+    yield from _within("messages", [dict(message) for message in prompt.messages])
+    yield from _within("tools", [dict(tool) for tool in prompt.tools])
+
+
+def _within(place: str, value: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _within(f"{place}[{index}]", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield place, key
+            yield from _within(f"{place}.{key}", item)

@@ -1,0 +1,1 @@
+"""What came over the wire, read as it came: bodies, streams, token ids."""

@@ -1,0 +1,1 @@
+"""Proven rows on disk: shards, quarantine, manifest, merge."""

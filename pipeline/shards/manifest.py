@@ -1,0 +1,213 @@
+"""The manifest of a run: what was asked of whom under which proof, and what came of it; `manifest.json`.
+
+Guarantees: one run at a time writes to a folder; it is continued only under the settings it was begun with, and only if
+the shards named are the bytes on disk. Every session is listed with the tree it ran from; a tree that changed while it
+ran is said so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from pipeline.base.files import aside, write_whole
+from pipeline.base.locks import HeldError, lock_file
+from pipeline.generation.ledger import canonical
+from pipeline.records import Json, JsonObject
+from pipeline.shards.shards import QUARANTINE, Shard
+
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+VERSION = 1
+
+
+class ManifestError(Exception):
+    """The folder was begun otherwise, or is not what its manifest says."""
+
+
+class FolderHeldError(ManifestError):
+    """Another run writes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One start of the program on this folder, with the digests of the tree's subjects by name.
+
+    `audit` is the digest of the audit of its prompts, which lies beside the manifest.
+    """
+
+    started: str
+    attestation: str
+    tree_start: Mapping[str, str]
+    tree_end: Mapping[str, str] | None = None
+    ended: str | None = None
+    outcome: str = "not finished: the process ended without saying so"
+    audit: str = ""
+
+    @property
+    def tree_unchanged(self) -> bool | None:
+        """Whether the session ended on the tree it began with; None where it never ended."""
+        return None if self.tree_end is None else dict(self.tree_end) == dict(self.tree_start)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A run: its settings, its sessions, and what the last of them found."""
+
+    run: str
+    settings: JsonObject
+    sessions: Sequence[Session] = ()
+    result: JsonObject = field(default_factory=dict)
+    shards: Sequence[Shard] = ()
+
+
+def begin(folder: Path, settings: JsonObject) -> Manifest:
+    """The manifest of `folder`, or a new one. Raises ManifestError where it was begun with other settings, OSError."""
+    path = folder / MANIFEST
+    if not path.exists():
+        # The first manifest is written before anything else, so these two are all that a kill can leave without it.
+        ours = {LOCK, aside(path).name}
+        if folder.is_dir() and (left := sorted({item.name for item in folder.iterdir()} - ours)):
+            raise ManifestError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
+        return Manifest(uuid.uuid4().hex, settings)
+    old = _read(path)
+    if different := _differences(old.settings, settings):
+        raise ManifestError(f"{folder} was begun with {different}. Give the same settings, or another --out DIR")
+    return old
+
+
+def run_of(folder: Path) -> str | None:
+    """The run that `folder` belongs to; None where none was begun, or where `begin` will say what is wrong."""
+    try:
+        return _read(folder / MANIFEST).run
+    except (ManifestError, OSError):
+        return None
+
+
+def hold(folder: Path) -> TextIO:
+    """The lock on a folder that is written to, made where it is new. Raises FolderHeldError, OSError."""
+    try:
+        return lock_file(folder / LOCK)
+    except HeldError as error:
+        raise FolderHeldError(
+            f"{folder} is being written by another run (process {error.holder}): wait for it, or give another --out DIR"
+        ) from error
+
+
+def stored(folder: Path) -> tuple[Mapping[str, Any], str]:
+    """The manifest of a folder that is read and not gone on with, as it lies on disk, and its sha256.
+
+    Raises ManifestError where it is none, of another version, or not what its own digest of the settings says; OSError.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise ManifestError(f"{folder} holds no {MANIFEST}: give a folder that `generate` or `merge` wrote (its --out)")
+    raw = path.read_bytes()
+    try:
+        document: Mapping[str, Any] = json.loads(raw)
+        if document["manifest"] != VERSION:
+            raise ManifestError(f"{path} is of version {document['manifest']}, this program knows {VERSION}")
+        if hashlib.sha256(canonical(document["settings"])).hexdigest() != document["settings_sha256"]:
+            raise ManifestError(f"{path}: the settings are not those that its digest names. Put the file back")
+        _ = [(shard["file"], shard["sha256"], shard["rows"]) for shard in document["shards"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ManifestError(f"{path} is no manifest of rows ({type(error).__name__}: {error})") from error
+    return document, hashlib.sha256(raw).hexdigest()
+
+
+def require_files(folder: Path, document: Mapping[str, Any]) -> None:
+    """Raises ManifestError unless the folder has the shards that the document names, and no others."""
+    named = {str(shard["file"]) for shard in document["shards"]}
+    there = {path.name for path in folder.glob("*.parquet")}
+    if different := sorted(named ^ there):
+        state = "is named by the manifest and not there" if different[0] in named else "is not in the manifest"
+        raise ManifestError(f"{folder / different[0]} {state}. Run its own command again, or put it back")
+
+
+def check_shards(manifest: Manifest, found: Sequence[Shard], folder: Path) -> None:
+    """Raises ManifestError unless each shard that the manifest names is on disk as it was written."""
+    on_disk = {shard.file: shard.sha256 for shard in found}
+    for shard in manifest.shards:
+        if on_disk.get(shard.file) != shard.sha256:
+            state = "is gone" if shard.file not in on_disk else "was changed"
+            raise ManifestError(
+                f"{folder / shard.file} {state} since it was written. Put it back, or give another --out"
+            )
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json` in one step. Raises OSError."""
+    text = json.dumps(_document(manifest, folder), indent=2, ensure_ascii=True) + "\n"
+
+    def fill(file: BinaryIO) -> None:
+        file.write(text.encode("ascii"))
+
+    write_whole(folder / MANIFEST, fill)
+
+
+def with_last_session(manifest: Manifest, **changes: object) -> Manifest:
+    """The manifest with its last session changed."""
+    *before, last = manifest.sessions
+    return replace(manifest, sessions=(*before, replace(last, **changes)))  # type: ignore[arg-type]  # Session's fields
+
+
+def tree_held(sessions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the tree stayed as attested in every session of a manifest's document.
+
+    Nobody saw the end of a session that was killed: it held where the next one began on the same tree.
+    """
+    for number, session in enumerate(sessions):
+        after = sessions[number + 1]["tree_start"] if number + 1 < len(sessions) else None
+        end = after if session.get("tree_end") is None else session["tree_end"]
+        if end is None or end != session["tree_start"]:
+            return False
+    return True
+
+
+def _document(manifest: Manifest, folder: Path) -> dict[str, object]:
+    sessions = [{**asdict(session), "tree_unchanged": session.tree_unchanged} for session in manifest.sessions]
+    quarantine = folder / QUARANTINE
+    digest = hashlib.sha256(quarantine.read_bytes()).hexdigest() if quarantine.exists() else None
+    return {
+        "manifest": VERSION,
+        "run": manifest.run,
+        "settings": dict(manifest.settings),
+        "settings_sha256": hashlib.sha256(canonical(manifest.settings)).hexdigest(),
+        "sessions": sessions,
+        **manifest.result,
+        "shards": [asdict(shard) for shard in manifest.shards],
+        "quarantine": {"file": QUARANTINE, "sha256": digest},
+    }
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        document = json.loads(path.read_bytes())
+        if document["manifest"] != VERSION:
+            raise ManifestError(f"{path} is of version {document['manifest']}, this program knows {VERSION}")
+        sessions = [
+            Session(**{key: value for key, value in session.items() if key != "tree_unchanged"})
+            for session in document["sessions"]
+        ]
+        shards = [Shard(**shard) for shard in document["shards"]]
+        # The cost stays named while the next session is on: it is what a lost ledger is known by.
+        # So does a pause, which must outlive a session that was killed.
+        kept = {name: document[name] for name in ("cost", "paused") if name in document}
+        return Manifest(document["run"], document["settings"], tuple(sessions), kept, tuple(shards))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{path} is no manifest of this program ({error!r}). Give another --out DIR") from error
+
+
+def _differences(old: JsonObject, new: JsonObject) -> str:
+    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} {_short(old.get(key))} and is asked for {_short(new.get(key))}" for key in keys)
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a sentence must stay readable

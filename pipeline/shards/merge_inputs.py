@@ -1,0 +1,158 @@
+"""What is merged: folders of finished runs, each as its manifest says.
+
+Guarantees: a folder is taken only where every shard and the quarantine are the bytes that its manifest names, nothing
+unnamed lies beside them, and its last session ended, so that its cost and its refusals are known. Refuses runs of
+different formats or vocabularies: their ids mean different things.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.records import Json
+from pipeline.shards.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
+from pipeline.shards.shards import QUARANTINE, SCHEMA
+
+BATCH = 512
+"""Rows that are in memory at once."""
+
+
+class MergeError(Exception):
+    """Folders that cannot be merged, or not by this policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One run: its folder, its manifest as it lies on disk, and what was refused in it, by dataset and reason."""
+
+    folder: Path
+    document: Mapping[str, Any]
+    sha256: str
+    refused: Mapping[tuple[str, str], int]
+
+    @property
+    def run(self) -> str:
+        return str(self.document["run"])
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        settings: Mapping[str, Any] = self.document["settings"]
+        return settings
+
+    @property
+    def route(self) -> str:
+        return str(self.settings["route"])
+
+    @property
+    def usd(self) -> Decimal:
+        return Decimal(str(self.document["cost"]["usd"]))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows in order. Raises MergeError where a shard is not what the manifest says."""
+        for shard in self.document["shards"]:
+            yield from _batches(self, self.folder / shard["file"], shard)
+
+    def summary(self) -> dict[str, Json]:
+        """What the merged manifest keeps of it."""
+        last = self.document["sessions"][-1]
+        return {
+            "folder": self.folder.name,
+            "run": self.run,
+            "manifest_sha256": self.sha256,
+            "settings": dict(self.settings),
+            "attestation": last["attestation"],
+            "audit": last.get("audit", ""),
+            "tree_unchanged": tree_held(self.document["sessions"]),
+            "complete": self.document.get("complete"),
+            "cost": self.document["cost"],
+            "counted": self.document.get("counted"),
+            "refused": dict(self.document.get("refused_by_reason", {})),
+        }
+
+
+def read_inputs(folders: Sequence[Path]) -> list[Input]:
+    """The runs, in the order given. Raises MergeError, OSError."""
+    inputs = [_input(folder) for folder in folders]
+    seen: dict[str, Input] = {}
+    for each in inputs:
+        if (other := seen.setdefault(each.run, each)) is not each:
+            raise MergeError(f"{each.folder} and {other.folder} are the same run. Give it once")
+    for key in ("format", "tokenizer_sha256"):
+        values = {str(each.settings[key]): each.folder for each in inputs}
+        if len(values) > 1:
+            told = ", ".join(f"{value[:40]} in {folder}" for value, folder in values.items())
+            raise MergeError(f"one set has one {key}, and these differ: {told}. Merge each of them by itself")
+    return inputs
+
+
+def _input(folder: Path) -> Input:
+    try:
+        document, sha256 = stored(folder)
+        _require_run(folder, document)
+        require_files(folder, document)
+        found = Input(folder, document, sha256, _refused(folder, document))
+        _ = (found.run, found.route, found.usd, found.summary(), found.settings["format"])
+    except ManifestError as error:
+        raise MergeError(str(error)) from error
+    except (ValueError, LookupError, TypeError, AttributeError, InvalidOperation) as error:
+        raise MergeError(f"{folder / MANIFEST} is no manifest of a run ({type(error).__name__}: {error})") from error
+    return found
+
+
+def _require_run(folder: Path, document: Mapping[str, Any]) -> None:
+    if "inputs" in document:
+        raise MergeError(f"{folder} is a merged set. Merge the runs that it was made of")
+    if document["sessions"][-1]["ended"] is None:
+        raise MergeError(f"{folder}: its last session never ended. Run its own command again, then merge")
+
+
+def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, str]]:
+    """Refused rows by dataset and reason, from a quarantine that is what the manifest says."""
+    path, wanted = folder / QUARANTINE, document["quarantine"]["sha256"]
+    if wanted is None and not path.exists():
+        return Counter()
+    digest, found = hashlib.sha256(), Counter[tuple[str, str]]()
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                digest.update(line)
+                row = json.loads(line)
+                found[row.get("dataset") or document["settings"].get("dataset") or "", str(row["reason"])] += 1
+    if digest.hexdigest() != wanted:
+        raise MergeError(f"{path} is not what the manifest says. Run its own command again, or put the file back")
+    return found
+
+
+def _batches(given: Input, path: Path, shard: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
+            raise MergeError(f"{path} was changed since it was written. Put it back, or leave {given.folder} out")
+        file.seek(0)
+        table = pq.ParquetFile(file)
+        if not table.schema_arrow.remove_metadata().equals(SCHEMA):
+            raise MergeError(f"{path} has other columns than a shard of this program. Leave {given.folder} out")
+        if table.metadata.num_rows != shard["rows"]:
+            raise MergeError(f"{path} holds {table.metadata.num_rows} rows and its manifest says {shard['rows']}")
+        _check_metadata(given, path, table.schema_arrow.metadata or {})
+        for batch in table.iter_batches(batch_size=BATCH):
+            if set(batch.column("route").to_pylist()) != {given.route}:
+                raise MergeError(f"{path} holds rows of another route than {given.route}. Leave {given.folder} out")
+            yield batch
+
+
+def _check_metadata(given: Input, path: Path, metadata: Mapping[bytes, bytes]) -> None:
+    wanted = {"run": given.run, "format": given.settings["format"]}
+    wanted["tokenizer_sha256"] = given.settings["tokenizer_sha256"]
+    for key, value in wanted.items():
+        if metadata.get(key.encode()) != str(value).encode():
+            raise MergeError(f"{path} is of another {key} than its manifest says ({value}). Leave {given.folder} out")

@@ -1,0 +1,253 @@
+"""Proven rows in Parquet shards, and refused ones in a quarantine file beside them.
+
+Guarantees: a shard is whole or not there; a row stands in exactly one of shards and quarantine, and once; what a
+crash cut short is written again from the ledger. A shard is tried out before anything is asked for, so that a library
+that cannot write one is met then, and the memory that it takes is taken then. Schema of a shard: id, prompt_ids and
+output_ids (int32 lists), spans (kind, start, stop), evidence, detail, dataset, route.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.base.disk_sets import Seen
+from pipeline.base.files import append_synced, write_whole
+from pipeline.records import Evidence, Ids, Json, Refusal, Span, SpanKind, TokenRow
+from pipeline.shards.waiting import ROWS_A_BLOCK, Waiting
+
+QUARANTINE = "quarantine.jsonl"
+ROWS_A_SHARD = 4096
+TRIAL = TokenRow("trial", tuple(range(24)), tuple(range(1000)), (Span(SpanKind.CONTENT, 0, 1000),), Evidence.COUNTED)
+TRIED = (ROWS_A_BLOCK, 24 * ROWS_A_BLOCK, 1000 * ROWS_A_BLOCK, {"counted": ROWS_A_BLOCK})
+REINSTALL = "pip install --force-reinstall -c constraints.txt pyarrow"
+SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("stop", pa.int32())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("output_ids", pa.list_(pa.int32())),
+        ("spans", pa.list_(SPAN)),
+        ("evidence", pa.string()),
+        ("detail", pa.string()),
+        ("dataset", pa.string()),
+        ("route", pa.string()),
+    ]
+)
+
+
+class ShardError(Exception):
+    """The folder holds something else than shards that this program wrote, or takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of the folder, and what it holds; tokens in tokens."""
+
+    file: str
+    sha256: str
+    rows: int
+    prompt_tokens: int
+    output_tokens: int
+    evidence: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A refused row: why, where it came from (`file`, `line`), and what to replay it from.
+
+    `request` is its request's identity in the ledger; `token_ids` stand in for it where no request was sent.
+    """
+
+    id: str | None
+    refusal: Refusal
+    where: Mapping[str, Json] = field(default_factory=dict)
+    request: str | None = None
+    dataset: str = ""
+    token_ids: Ids | None = None
+
+    @property
+    def key(self) -> str:
+        """What the row is known by: its id, or its line where a line is what was refused."""
+        return f"line {self.where['line']}" if "line" in self.where else f"id {self.id}"
+
+
+class ShardFolder:
+    """The rows of one run. Rows wait in memory until `flush`, or until a shard is full."""
+
+    def __init__(
+        self, folder: Path, *, route: str, metadata: Mapping[str, str], rows_a_shard: int = ROWS_A_SHARD
+    ) -> None:
+        """Open or make the folder and count what is there. Raises ShardError, OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.shards: list[Shard] = []
+        self.reasons: Counter[str] = Counter()
+        self._schema = SCHEMA.with_metadata(dict(metadata))
+        self._rows_a_shard = rows_a_shard
+        self._waiting = Waiting(route, self._schema)
+        self._evidence: Counter[str] = Counter()
+        self._tokens = [0, 0]
+        self._refused: list[Quarantined] = []
+        self._done = Seen()
+        _try_out(self._schema)
+        self._read_back()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the row with this key (`id X`, `line N`) is there already, accepted or refused."""
+        return key in self._done
+
+    def __len__(self) -> int:
+        """How many rows are there, accepted or refused."""
+        return self._done.count
+
+    def accept(self, row: TokenRow, dataset: str) -> None:
+        """Take a proven row; a row already there is refused. Raises ShardError, OSError."""
+        if not self._done.add(f"id {row.id}"):
+            raise ShardError(f"row {row.id!r} is in {self.folder} already")
+        self._waiting.add(row, dataset)
+        self._evidence[str(row.evidence)] += 1
+        self._tokens = [self._tokens[0] + len(row.prompt_ids), self._tokens[1] + len(row.output_ids)]
+        if len(self._waiting) >= self._rows_a_shard or self._waiting.heavy:
+            self.flush()
+
+    def refuse(self, refused: Quarantined) -> None:
+        """Take a refused row. Raises ShardError, OSError."""
+        if not self._done.add(refused.key):
+            raise ShardError(f"row {refused.key} is in {self.folder} already")
+        self._refused.append(refused)
+        self.reasons[refused.refusal.reason] += 1
+        if len(self._refused) >= self._rows_a_shard:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. Raises OSError; then the rows still wait, and a later flush may write them."""
+        if self._refused:
+            lines = "".join(json.dumps(_quarantine_line(refused)) + "\n" for refused in self._refused)
+            append_synced(self.folder / QUARANTINE, lines.encode("ascii"))
+            self._refused.clear()
+        if self._waiting:
+            path = self.folder / f"shard-{len(self.shards):05d}.parquet"
+            write_whole(path, self._waiting.write)
+            self.shards.append(_described(path))
+            self._waiting.drop()
+
+    def evidence(self) -> Counter[str]:
+        """Accepted rows by evidence grade, written or waiting."""
+        return self._evidence.copy()
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens of all accepted rows, written or waiting."""
+        return self._tokens[0], self._tokens[1]
+
+    def _read_back(self) -> None:
+        for path in sorted(self.folder.glob("shard-*.parquet")):
+            shard = _described(path)
+            if shard.file != f"shard-{len(self.shards):05d}.parquet":
+                raise ShardError(f"{path}: shard-{len(self.shards):05d}.parquet is missing before it. Put it back")
+            if (other := _run_of(path)) != (mine := (self._schema.metadata or {}).get(b"run")):
+                raise ShardError(f"{path} is of run {other!r}, this folder of {mine!r}. Move it away")
+            for row_id in chain.from_iterable(block.column("id").to_pylist() for block in _blocks(path, "id")):
+                if not self._done.add(f"id {row_id}"):
+                    raise ShardError(f"{path}: row {row_id!r} stands in an earlier shard too")
+            self.shards.append(shard)
+            self._evidence.update(shard.evidence)
+            self._tokens = [self._tokens[0] + shard.prompt_tokens, self._tokens[1] + shard.output_tokens]
+        for line in _quarantine(self.folder / QUARANTINE):
+            self._done.add(_key_of(line))
+            self.reasons[str(line["reason"])] += 1
+
+
+def _try_out(schema: pa.Schema) -> None:
+    """Write a shard of one full block to nowhere and read it back. Raises ShardError."""
+    waiting, file = Waiting("trial", schema), io.BytesIO()
+    for _ in range(ROWS_A_BLOCK):
+        waiting.add(TRIAL, "trial")
+    try:
+        waiting.write(file)
+        found = _counts(file)
+    except (pa.ArrowException, OSError) as error:
+        raise ShardError(f"this pyarrow writes no shards ({error}). Run: {REINSTALL}") from error
+    if found != TRIED:
+        raise ShardError(f"this pyarrow reads of a shard what was not written ({found}). Run: {REINSTALL}")
+
+
+def _described(path: Path) -> Shard:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        return Shard(path.name, sha256, *_counts(path))
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
+
+
+def _counts(file: Path | BinaryIO) -> tuple[int, int, int, dict[str, int]]:
+    """Rows, prompt tokens, output tokens, and rows by evidence. Raises ArrowException, KeyError, OSError."""
+    rows, tokens, evidence = 0, [0, 0], Counter[str]()
+    for block in _blocks(file, "prompt_ids", "output_ids", "evidence"):
+        rows += block.num_rows
+        for at, name in enumerate(("prompt_ids", "output_ids")):
+            tokens[at] += int(pc.sum(pc.list_value_length(block.column(name))).as_py() or 0)
+        evidence.update(block.column("evidence").to_pylist())
+    return rows, tokens[0], tokens[1], dict(evidence)
+
+
+def _blocks(file: Path | BinaryIO, *columns: str) -> Iterator[pa.RecordBatch]:
+    """These columns, few rows at a time, by this thread alone: threads keep memory of their own."""
+    with pq.ParquetFile(file) as opened:
+        yield from opened.iter_batches(ROWS_A_BLOCK, columns=list(columns), use_threads=False)
+
+
+def _run_of(path: Path) -> bytes | None:
+    return (pq.read_schema(path).metadata or {}).get(b"run")
+
+
+def _quarantine_line(refused: Quarantined) -> dict[str, Json]:
+    refusal = refused.refusal
+    seen_at = {"field": refusal.field, "char_offset": refusal.char_offset, "token_position": refusal.token_position}
+    where = {**refused.where, **{key: value for key, value in seen_at.items() if value is not None}}
+    line: dict[str, Json] = {"id": refused.id, "reason": str(refusal.reason), "detail": refusal.detail}
+    line |= {"where": where, "dataset": refused.dataset, "request": refused.request}
+    return line if refused.token_ids is None else line | {"token_ids": list(refused.token_ids)}
+
+
+def _key_of(line: Mapping[str, Json]) -> str:
+    where = line.get("where")
+    return f"line {where['line']}" if isinstance(where, dict) and "line" in where else f"id {line['id']}"
+
+
+def _quarantine(path: Path) -> Iterator[dict[str, Json]]:
+    """The lines that were written whole; a last one that a crash cut is taken off, for its row comes again."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        whole = 0
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            try:
+                yield _object(line)
+            except ValueError as error:
+                raise ShardError(
+                    f"{path}, line {number}: {error}. Move the file away, or give another --out"
+                ) from error
+        file.truncate(whole)
+
+
+def _object(line: bytes) -> dict[str, Json]:
+    value = json.loads(line)
+    if not isinstance(value, dict) or not {"id", "reason"} <= set(value):
+        raise ValueError("not a quarantine line")
+    return value

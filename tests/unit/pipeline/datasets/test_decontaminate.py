@@ -1,0 +1,118 @@
+"""Decontamination: runs of words in common with evaluation prompts, found wherever they stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.datasets.decontaminate import Grams, Hit, grams_of
+from pipeline.datasets.evaluations import Asked, asked_in
+from pipeline.datasets.sources import SourceError
+from pipeline.records import Prompt
+
+WORDS = [f"word{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(60)]
+QUESTION = " ".join(WORDS[:40])
+CODE = (
+    "Complete this.\n\ndef below(items, most):\n    '''Say whether all items lie below the most that is allowed.'''\n"
+)
+
+
+def grams(*texts: str) -> Grams:
+    return grams_of([Asked(text, "eval/question.jsonl", line) for line, text in enumerate(texts, 1)])
+
+
+def prompt(*texts: str) -> Prompt:
+    roles = ("user", "assistant")
+    return Prompt("p", tuple({"role": roles[at % 2], "content": text} for at, text in enumerate(texts)))
+
+
+@pytest.mark.parametrize("before", range(8))
+@pytest.mark.parametrize("start", range(6))
+def test_a_run_of_13_words_is_found_wherever_it_stands(before: int, start: int) -> None:
+    run = WORDS[start : start + 13]
+    text = " ".join(["other"] * before + run + ["more"])
+
+    assert Hit(" ".join(run), "eval/question.jsonl:1") == grams(QUESTION).hit(prompt(text))
+
+
+def test_a_run_of_12_words_is_none() -> None:
+    assert None is grams(QUESTION).hit(prompt(" ".join(["other", *WORDS[3:15], "more"])))
+
+
+def test_case_punctuation_and_line_ends_hide_nothing() -> None:
+    assert grams(QUESTION).hit(prompt(",\r\n".join(WORDS[5:18]).upper())) is not None
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_a_run_of_8_words_is_found_where_the_evaluation_is_code(before: int) -> None:
+    text = "so " * before + "say whether all items lie below the most I ask for"
+
+    assert Hit("say whether all items lie below the most", "eval/question.jsonl:1") == grams(CODE).hit(prompt(text))
+
+
+def test_a_short_question_is_found_where_a_whole_turn_is_equal_to_it() -> None:
+    asked = grams("Rewrite that in verse, please!", "Go on.")
+
+    assert Hit("rewrite that in verse please", "eval/question.jsonl:1") == asked.hit(
+        prompt("a", "b", "Rewrite that in verse please")
+    )
+    assert None is asked.hit(prompt("Rewrite that in verse please, and at length"))
+    assert None is asked.hit(prompt("Go on."))
+
+
+def test_recorded_answers_are_not_compared() -> None:
+    assert None is grams(QUESTION).hit(prompt("a", QUESTION, "b"))
+
+
+def test_words_that_three_evaluation_prompts_share_are_their_wrapping() -> None:
+    head = "Complete the code I provided.\nfrom typing import List, Tuple, Optional, Any"
+    texts = [f"{head}\ndef {name}(one, two, three, four, five, six, seven):" for name in ("sort", "merge", "split")]
+
+    assert None is grams(*texts).hit(prompt(f"{head}\nclass Mine: ..."))
+    assert grams(*texts[:2]).hit(prompt(f"{head}\nclass Mine: ...")) is not None
+
+
+def test_the_same_evaluation_prompt_thrice_is_no_wrapping() -> None:
+    assert grams(QUESTION, QUESTION, QUESTION.upper()).hit(prompt(f"Once more: {QUESTION}")) is not None
+
+
+def test_counting_is_nobodys_question() -> None:
+    numbers = " ".join(map(str, range(40)))
+
+    assert None is grams(f"Add these: {numbers}").hit(prompt(f"Which of {numbers} is odd?"))
+
+
+# What evaluations ask
+
+
+@pytest.mark.parametrize(
+    "row, texts",
+    [
+        ({"turns": ["one", "two"], "reference": ["no"]}, ["one", "two"]),
+        ({"prompt": "one", "canonical_solution": "no"}, ["one"]),
+        ({"question": "one", "answer": "no"}, ["one"]),
+        ({"question": [[{"role": "user", "content": "one"}], [{"role": "system", "content": "no"}]]}, ["one"]),
+        ({"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "no"}]}, ["one"]),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "one"}]}]}, ["one"]),
+        ({"conversations": [{"from": "human", "value": "one"}, {"from": "gpt", "value": "no"}]}, ["one"]),
+        ({"responses_create_params": {"input": [{"role": "user", "content": "one"}]}}, ["one"]),
+    ],
+)
+def test_what_an_evaluation_asks_is_read_and_its_answers_are_not(row: object, texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    asked, silent = asked_in(tmp_path)
+
+    assert (texts, []) == ([one.text for one in asked], silent)
+
+
+def test_a_file_that_asks_nothing_is_named_and_a_folder_that_asks_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text('{"name": "x"}', encoding="utf-8")
+    with pytest.raises(SourceError, match="no file in it asks anything"):
+        asked_in(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"question": "one"}', encoding="utf-8")
+
+    assert [str(tmp_path / "tools.json")] == asked_in(tmp_path)[1]
+    with pytest.raises(SourceError, match="there is no such folder"):
+        asked_in(tmp_path / "none")

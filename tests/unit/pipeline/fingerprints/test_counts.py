@@ -1,0 +1,214 @@
+"""What counts say of a route, held against the view that made them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.fixtures.exchanges import Told
+from harness.fixtures.own_words import (
+    FORMAT,
+    PLAIN,
+    TOKENIZER,
+    UNCOUNTED,
+    call_ids,
+    cut_line,
+    learned,
+    line,
+    shown,
+    split_one,
+    text_ids,
+    thought_ids,
+    with_count,
+    words,
+)
+from pipeline.formats.format import Parts
+from pipeline.proof.fingerprint import TraitName
+from pipeline.records import Json
+
+# Control tokens in the count
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_end_tokens_of_texts_and_of_calls_are_learned_apart(*, counted: bool) -> None:
+    profile = replace(PLAIN, end_counted=counted)
+    lines = [line(n, text_ids(n), profile) for n in range(20)]
+    lines += [line(n, call_ids(n, '{"a": 1}'), replace(profile, end_counted=True), tools=True) for n in range(20, 45)]
+    found = learned(lines)
+
+    assert (counted, 20, True) == shown(found.traits[TraitName.END_COUNTED])
+    assert (True, 25, True) == shown(found.traits[TraitName.END_COUNTED_TOOLS])
+
+
+def test_ids_without_their_prefix_are_restored_for_the_count() -> None:
+    profile = replace(UNCOUNTED, tool_ids="prefix_cut")
+    found = learned(line(n, call_ids(n, "{}"), profile, tools=True) for n in range(25))
+
+    assert (False, 25, True) == shown(found.traits[TraitName.END_COUNTED_TOOLS])
+    assert ("prefix_cut", 25, True) == shown(found.traits[TraitName.TOOL_IDS])
+
+
+def test_a_close_of_thinking_that_is_counted_is_learned_beside_the_end_token() -> None:
+    lines = [line(n, text_ids(n), UNCOUNTED) for n in range(20)]
+    lines += [line(n, thought_ids(words(n), words(n + 1)), UNCOUNTED, thinking=True) for n in range(20, 45)]
+    found = learned(lines)
+
+    assert (False, 20, True) == shown(found.traits[TraitName.END_COUNTED])
+    assert (True, 25, True) == shown(found.traits[TraitName.THINK_CLOSE_COUNTED])
+
+
+def test_thinking_answers_alone_prove_nothing_unless_some_were_cut_after_it() -> None:
+    """Two hidden tokens may be `</think>` and the end token, or one of them and a line feed that is always stripped."""
+    thinking = [line(n, thought_ids(words(n), words(n + 1)), thinking=True) for n in range(25)]
+    cut = [cut_after_thinking(n) for n in range(25, 28)]
+    names = (TraitName.END_COUNTED, TraitName.THINK_CLOSE_COUNTED)
+    alone, told, short = (
+        learned(lines) for lines in (thinking, [*thinking, *cut], [with_count(one, -1) for one in thinking])
+    )
+
+    assert [(True, 25, False), (True, 25, False)] == [shown(alone.traits[name]) for name in names]
+    assert ("0 of 3 answers that were cut after </think>",) == alone.traits[TraitName.END_COUNTED].lacks
+    assert [(True, 25, True), (True, 28, True)] == [shown(told.traits[name]) for name in names]
+    assert [(None, 0, False)] * 2 == [shown(short.traits[name]) for name in names]
+
+
+def cut_after_thinking(number: int) -> dict[str, Json]:
+    ids = FORMAT.assemble(Parts(words(number), think_closed=True, body=(words(number + 1),), ended=False)).ids
+    return line(number, ids, thinking=True, told=Told(max_tokens=len(ids)))
+
+
+def test_thinking_that_was_cut_shows_in_which_field_it_stands() -> None:
+    lines = []
+    for n in range(25):
+        ids = tuple(TOKENIZER.encode(words(n, least=4)))
+        lines.append(line(n, ids, thinking=True, told=Told(max_tokens=len(ids))))
+    found = learned(lines)
+
+    assert ("reasoning", 25, True) == shown(found.traits[TraitName.UNCLOSED])
+
+
+# Native counts
+
+
+def test_an_equality_that_a_recount_would_give_too_is_no_evidence() -> None:
+    """The end token is not counted: every count is the text's own, whoever counted it."""
+    trait = learned(line(n, text_ids(n), UNCOUNTED) for n in range(60)).traits[TraitName.COUNT_NATIVE]
+
+    assert (None, 0, False) == shown(trait)
+    assert () == trait.against
+
+
+def test_control_tokens_that_no_text_shows_are_not_counted_by_who_counts_texts() -> None:
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    lines += [line(n, thought_ids(words(n), words(n + 1)), thinking=True) for n in range(25, 50)]
+    lines += [cut_after_thinking(n) for n in range(50, 60)]
+    trait = learned(lines).traits[TraitName.COUNT_NATIVE]
+
+    assert (True, 60, True) == shown(trait)
+
+
+def test_a_cut_answer_whose_count_is_its_texts_with_the_hidden_tokens_shows_a_recount() -> None:
+    """Its limit is a token more: another tokenisation was sampled, and the text was encoded again."""
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    lines += [line(n, thought_ids(words(n), words(n + 1)), thinking=True) for n in range(25, 50)]
+    ids = split_one(FORMAT.assemble(Parts(words(50), think_closed=True, body=(words(51),), ended=False)).ids)
+    lines.append(with_count(line(50, ids, thinking=True, told=Told(max_tokens=len(ids))), -1))
+    trait = learned(lines).traits[TraitName.COUNT_NATIVE]
+
+    assert (False, 1, False) == shown(trait)
+
+
+def test_cut_answers_at_the_limit_prove_it_where_three_texts_have_another_count() -> None:
+    plain = [cut_line(n, tuple(TOKENIZER.encode(words(n, least=4)))) for n in range(25)]
+    other = [cut_line(n, split_one(tuple(TOKENIZER.encode(words(n, least=9))))) for n in range(25, 28)]
+    few, told = (learned([*plain, *more]).traits[TraitName.COUNT_NATIVE] for more in (other[:2], other))
+
+    assert (True, 27, False) == shown(few)
+    assert ("2 of 3 answers would have another count if their text were encoded again",) == few.lacks
+    assert (True, 28, True) == shown(told)
+
+
+def test_a_cut_answer_whose_count_is_its_texts_shows_a_recount() -> None:
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    odd = cut_line(25, split_one(tuple(TOKENIZER.encode(words(25, least=9)))))
+    lines.append(with_count(odd, -1))
+    trait = learned(lines).traits[TraitName.COUNT_NATIVE]
+
+    assert (False, 1, False) == shown(trait)
+
+
+@pytest.mark.parametrize("recounted, expected", [(0, (True, 45, True)), (-1, (False, 5, False))])
+def test_another_tokenisation_in_the_deltas_moves_a_native_count_alone(
+    recounted: int, expected: tuple[Json, int, bool]
+) -> None:
+    lines = [line(n, text_ids(n), stream=True) for n in range(40)]
+    lines += [with_count(line(n, split_one(text_ids(n)), stream=True), recounted) for n in range(40, 45)]
+    found = learned(lines)
+
+    assert expected == shown(found.traits[TraitName.COUNT_NATIVE])
+    assert (True, 40, True) == shown(found.traits[TraitName.END_COUNTED])
+
+
+def test_one_token_more_is_the_beginning_that_the_family_has() -> None:
+    told = Told(prefix=(TOKENIZER.id_of("[BOS]"),))
+    found = learned(line(n, text_ids(n), told=told) for n in range(25))
+
+    assert (["[BOS]"], 25, True) == shown(found.traits[TraitName.PROMPT_PREFIX])
+
+
+def test_one_token_more_in_prompts_of_one_shape_may_be_a_token_a_message() -> None:
+    told = Told(prefix=(TOKENIZER.id_of("[BOS]"),))
+    lines = (line(n, text_ids(n), told=told) for n in range(90) if n % 3)
+
+    assert (["[BOS]"], 60, False) == shown(learned(lines).traits[TraitName.PROMPT_PREFIX])
+
+
+def test_an_offset_that_names_no_token_proves_nothing() -> None:
+    told = Told(prefix=tuple(TOKENIZER.encode("Mind the gap.")))
+    found = learned(line(n, text_ids(n), told=told) for n in range(25))
+
+    assert (len(told.prefix), 25, False) == shown(found.traits[TraitName.PROMPT_PREFIX])
+    assert ("no control token explains the difference",) == found.traits[TraitName.PROMPT_PREFIX].lacks
+
+
+def test_prompts_with_tools_are_learned_apart() -> None:
+    lines = [line(n, text_ids(n)) for n in range(20)]
+    lines += [line(n, text_ids(n), tools=True, told=Told(prefix=(5,) * 7)) for n in range(20, 40)]
+    found = learned(lines)
+
+    assert ([], 20, True) == shown(found.traits[TraitName.PROMPT_PREFIX])
+    assert (7, 20, False) == shown(found.traits[TraitName.PROMPT_PREFIX_TOOLS])
+
+
+# What is no evidence
+
+
+@pytest.mark.parametrize(
+    "asked, why",
+    [
+        ({"stop": ["rain"]}, "a stop text was asked for, and what it cut off was counted or not"),
+        ({"tool_choice": "required"}, "its call was forced, and forced tokens are counted or not"),
+    ],
+    ids=str,
+)
+def test_an_answer_that_was_forced_has_no_say_in_counts(asked: dict[str, Json], why: str) -> None:
+    lines = [line(n, call_ids(n, "{}"), tools=True) for n in range(25)]
+    request: Any = lines[0]["request"]
+    lines[0] = {**lines[0], "request": {**request, **asked}}
+    trait = learned(lines).traits[TraitName.END_COUNTED_TOOLS]
+
+    assert (True, 24, True) == shown(trait)
+    assert [why] == [one.why for one in trait.against]
+
+
+def test_an_answer_without_reasoning_that_may_have_thought_has_no_say_in_counts() -> None:
+    """Its thinking may be empty or left out: nothing says which tokens are counted beside its text."""
+    lines = [line(n, text_ids(n)) for n in range(25)]
+    request: Any = lines[0]["request"]
+    lines[0] = {**lines[0], "request": {**request, "reasoning": {"enabled": True}}}
+    trait = learned(lines).traits[TraitName.END_COUNTED]
+
+    assert (True, 24, True) == shown(trait)
+    assert TraitName.THINK_CLOSE_COUNTED not in learned(lines).traits

@@ -1,0 +1,75 @@
+"""The table of models: which format a slug answers in."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.fixtures.own_words import FORMAT
+from pipeline.fingerprints.models import MODELS, Thinks, formats_on, model_of
+from pipeline.formats.format import Opener
+from pipeline.formats.registry import FORMATS
+
+
+@pytest.mark.parametrize(
+    "slug, name, thinks",
+    [
+        ("moonshotai/kimi-k2", "kimi-k2", Thinks.NEVER),
+        ("moonshotai/kimi-k2-0905:exacto", "kimi-k2", Thinks.NEVER),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", Thinks.NEVER),
+        ("moonshotai/kimi-k2-thinking", "kimi-k2-thinking", Thinks.ON),
+        ("moonshotai/kimi-k2.5-0127", "kimi-k2.5", Thinks.ON),
+        ("kimi-k2.6", "kimi-k2.6", Thinks.ON),
+        ("qwen/qwen3-32b", "qwen3", Thinks.ON),
+        ("/models/Qwen3-1.7B-Q4_K_M.gguf", "qwen3", Thinks.ON),
+        ("qwen/qwen3-235b-a22b-2507", "qwen3", Thinks.NEVER),
+        ("qwen/qwen3-30b-a3b-thinking-2507", "qwen3", Thinks.ALWAYS),
+        ("qwen/qwen3-coder:free", "qwen3", Thinks.NEVER),
+        ("Qwen/Qwen3.5-397B-A17B-FP8", "qwen3.5", Thinks.ON),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", Thinks.ALWAYS),
+        ("deepseek/deepseek-chat-v3.1:free", "deepseek-v3.1", Thinks.OFF),
+        ("deepseek/deepseek-v3.1-terminus:exacto", "deepseek-v3.1", Thinks.OFF),
+        ("deepseek/deepseek-v3.2-20251201", "deepseek-v3.2", Thinks.OFF),
+        ("z-ai/glm-4.5-air:free", "glm-4.5", Thinks.ON),
+        ("z-ai/glm-4.6:exacto", "glm-4.6", Thinks.ON),
+        ("glm-4.7-flash", "glm-4.7-flash", Thinks.ON),
+        ("zai-org/GLM-5.2-FP8", "glm-5", Thinks.ON),
+        ("openai/gpt-oss-120b:exacto", "gpt-oss", Thinks.ON),
+        ("gpt-oss:20b", "gpt-oss", Thinks.ON),
+    ],
+)
+def test_a_slug_names_its_format_with_owner_variant_and_date_or_without(slug: str, name: str, thinks: Thinks) -> None:
+    model = model_of(slug)
+
+    assert model is not None
+    assert (name, thinks) == (model.format, model.thinks)
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [
+        *("", "moonshotai/kimi-k3", "qwen/qwen3-max", "qwen/qwen-2.5-coder-32b-instruct", "qwen3-embedding-0.6b"),
+        *("deepseek/deepseek-r1-distill-qwen-14b", "deepseek/deepseek-chat-v3-0324", "deepseek-v4-flash"),
+        *("tngtech/deepseek-r1t2-chimera:free", "z-ai/glm-4.5v", "openai/gpt-4o", "nousresearch/hermes-4-70b"),
+    ],
+)
+def test_a_model_that_is_not_in_the_table_has_no_format(slug: str) -> None:
+    assert model_of(slug) is None
+
+
+def test_a_vocabulary_serves_every_format_that_is_pinned_to_it() -> None:
+    found = formats_on({"kimi-k2.5": FORMAT, "tiny-kimi": FORMAT})
+
+    assert {"kimi-k2.5", "tiny-kimi"} == found.keys()
+    assert FORMAT is found["tiny-kimi"]
+
+
+def test_a_model_that_always_thinks_has_its_thinking_opened_by_the_prompt() -> None:
+    model = model_of("qwen3-next-80b-a3b-thinking")
+
+    assert model is not None
+    assert Opener.PROMPT is model.opener(FORMAT, thinking=False)
+
+
+def test_every_entry_names_a_format_that_there_is() -> None:
+    assert {model.format for _, model in MODELS} <= FORMATS.keys()
+    assert len(MODELS) == len({pattern for pattern, _ in MODELS})

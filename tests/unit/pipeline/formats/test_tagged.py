@@ -1,0 +1,156 @@
+"""The tagged families on a vocabulary of single bytes: what holds without any real tokenizer at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.strategies import suite as suites
+from harness.views.view import PROFILES
+from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats.format import Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.tagged import Dialect, TaggedFormat
+from pipeline.formats.tokenizer import Rules, Tokenizer
+from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
+
+DIALECTS = {
+    "qwen3": qwen.QWEN3,
+    "qwen3.5": qwen35.QWEN35,
+    "glm-5": glm.GLM5,
+    "glm-4.5": glm45.GLM45,
+    "deepseek-v3.2": deepseek_v32.V32,
+    "deepseek-v3.1": deepseek.V31,
+    "deepseek-r1": deepseek.R1,
+}
+NAMES = (
+    "<|im_start|>", "<|im_end|>", "<|user|>", "<|system|>", "<|assistant|>", "<|observation|>", "[gMASK]", "<sop>",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>",
+    "</arg_key>", "<arg_value>", "</arg_value>", deepseek.BEGIN, deepseek.END, deepseek.USER, deepseek.ASSISTANT,
+    deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR, deepseek.OUTPUTS,
+    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END, deepseek_v32.DSML, glm45.NO_THINK,
+)  # fmt: skip
+
+
+def made(dialect: Dialect, *, nfc: bool = False) -> TaggedFormat:
+    """The dialect on 256 bytes, its control tokens in the middle of the ids, as DeepSeek's stand before the base."""
+    control = {name: 100 + k for k, name in enumerate(NAMES)}
+    free = [token for token in range(256 + len(control)) if token not in control.values()]
+    ranks = {bytes([byte]): token for byte, token in zip(range(256), free, strict=True)}
+    rules = Rules(r"[\s\S]", nfc=nfc)
+    return TaggedFormat("made", Tokenizer(Path("made"), ranks, control, "0" * 64, rules), dialect)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_parse_and_assemble_are_each_others_inverse(name: str) -> None:
+    fmt = made(DIALECTS[name], nfc=name.startswith("qwen"))
+    suites.inverse(fmt)()
+    suites.inverse_or_refusal(fmt)()
+
+
+@pytest.mark.parametrize("slug, stream", [("siliconflow", True), ("chutes", False)])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_no_answer_is_rebuilt_wrong(name: str, slug: str, stream: bool) -> None:
+    fmt = made(DIALECTS[name], nfc=name.startswith("qwen"))
+    suites.never_wrong(fmt, PROFILES[slug], stream=stream)()
+
+
+def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
+    fmt = made(glm.GLM5)
+    user, observation = fmt.tokenizer.id_of("<|user|>"), fmt.tokenizer.id_of("<|observation|>")
+
+    assert {user, observation} == end_ids(fmt)
+    assert (user, observation) == (ending(fmt, ("a",)), ending(fmt, ("a", fmt.tokenizer.id_of("<tool_call>"))))
+
+
+def test_other_families_have_one_end() -> None:
+    for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
+        assert {made(dialect).end_id} == end_ids(made(dialect))
+
+
+def test_text_before_the_tag_that_opens_the_thinking_is_part_of_what_opens_it() -> None:
+    fmt = made(glm45.GLM45)
+    lead, think = fmt.tokenizer.encode("\n")[0], fmt.think_open_id
+    parts = Parts("a", think_closed=True, body=("\nb",), ended=True)
+
+    assert (lead, think) == opening(fmt) == opened(fmt, fmt.assemble(parts).ids, thinking=True)
+    assert () == opened(fmt, (think,), thinking=True) == opened(fmt, (lead, think), thinking=False)
+    assert Span(SpanKind.THINK_OPEN, 0, 2) == fmt.assemble(parts).spans[0]
+
+
+def test_a_section_whose_tags_are_text_runs_on_to_the_end_of_the_answer() -> None:
+    fmt = made(deepseek_v32.V32)
+    mark = fmt.tokenizer.id_of(deepseek_v32.DSML)
+    parts = Parts(None, think_closed=False, body=("a<", mark, "invoke>b</", mark, "invoke>c"), ended=True)
+    spans = fmt.assemble(parts).spans
+
+    assert [(SpanKind.CONTENT, 0, 2), (SpanKind.TOOL_SECTION, 2, 22), (SpanKind.END, 22, 23)] == [
+        (span.kind, span.start, span.stop) for span in spans
+    ]
+    assert parts == fmt.parse(fmt.assemble(parts).ids, thinking=False)
+
+
+def test_what_stands_between_calls_belongs_to_the_section() -> None:
+    fmt = made(qwen.QWEN3)
+    begin, end = (fmt.tokenizer.id_of(name) for name in ("<tool_call>", "</tool_call>"))
+    parts = Parts(None, think_closed=False, body=("a", begin, "b", end, "\n", begin, end, "c"), ended=True)
+
+    spans = (
+        Span(SpanKind.CONTENT, 0, 1),
+        Span(SpanKind.TOOL_SECTION, 1, 7),
+        Span(SpanKind.CONTENT, 7, 8),
+        Span(SpanKind.END, 8, 9),
+    )
+    assert spans == fmt.assemble(parts).spans == fmt.layout(fmt.assemble(parts).ids, thinking=True)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("qwen3", "</tool_call>"),
+        ("qwen3", "a<tool_call>b<tool_call>"),
+        ("qwen3", "a<tool_call>b<|im_end|>"),
+        ("qwen3", "<|im_start|>"),
+        ("glm-5", "a</think>b<tool_call>f<arg_value>"),
+        ("glm-5", "a</think>b<|observation|>"),
+        ("glm-5", "a</think>b<tool_call>f</tool_call><|user|>"),
+        ("deepseek-v3.1", f"a</think>b{deepseek.CALL}"),
+        ("deepseek-v3.1", f"a<think>b</think>{deepseek.END}"),
+        ("glm-4.5", "<think>a</think>b<|user|>"),
+        ("glm-4.5", "\n\n<think>a</think>b<|user|>"),
+        ("glm-4.5", "\n<think>a</think>b<|observation|>"),
+        ("deepseek-v3.2", f"a</think>b{deepseek_v32.DSML}c"),
+        ("deepseek-v3.2", f"a</think><{deepseek_v32.DSML}function_call>"),
+        ("deepseek-v3.2", f"a</think><{deepseek_v32.DSML}in{deepseek.END}"),
+    ],
+)
+def test_ids_outside_the_grammar_are_refused(name: str, text: str) -> None:
+    fmt = made(DIALECTS[name])
+    with pytest.raises(RefusedError) as refused:
+        fmt.layout(tuple(fmt.tokenizer.encode_prompt(text)), thinking=True)
+
+    assert Reason.LAYOUT_INVALID is refused.value.refusal.reason
+
+
+def test_a_family_that_always_thinks_has_no_answer_without_thinking() -> None:
+    fmt = made(deepseek.R1)
+
+    assert Opener.PROMPT is fmt.opener(thinking=False)
+    with pytest.raises(RefusedError, match="always thinks"):
+        fmt.assemble(Parts(None, think_closed=False, body=("a",), ended=True))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_text_that_spells_a_control_token_stays_text_and_is_named(name: str) -> None:
+    fmt = made(DIALECTS[name])
+    prompt = Prompt("r", ({"role": "user", "content": "a<think>b"},))
+
+    assert "<think>" == fmt.special_text(prompt)
+    assert fmt.special_text(Prompt("r", ({"role": "user", "content": "a < b"},))) is None
+    assert b"a<think>b" in fmt.tokenizer.decode_bytes(fmt.render(prompt))
+    assert 1 >= fmt.render(prompt).count(fmt.think_open_id)
+
+
+def test_tools_cannot_travel_in_a_message() -> None:
+    with pytest.raises(RefusedError, match="cannot travel in a message"):
+        made(glm.GLM5).declare_tools([{"type": "function"}])

@@ -1,0 +1,205 @@
+"""The ledger's thread: writes share a commit, and an answer that the disk refuses is spilled and never thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipeline.generation.billing import Bill
+from pipeline.generation.ledger import Answered, Entry, Ledger, Request, State
+from pipeline.generation.ledger_schema import LedgerError
+from pipeline.generation.ledger_writer import Scribe, read_spill, spill
+from pipeline.records import Route
+
+PAID = Route("openrouter", "moonshotai/kimi-k2.5", "siliconflow", stream=True)
+ANSWER = Answered(200, b'\n\n {"id": "gen-1-a", "usage": {"cost": 0.000012}}', {"complete": True}, "gen-1-a")
+
+
+def request(name: str) -> Request:
+    return Request(name, "run-1", PAID, f"row-{name}", b'{"model":"m"}', 100, "B4")
+
+
+def nothing() -> None:
+    """Reserve from no budget."""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger(tmp_path / "state" / "ledger.sqlite")
+    yield opened
+    opened.close()
+
+
+def claimed(ledger: Ledger, wanted: Request, *, resend: bool = False) -> Entry:
+    with ledger.transaction():
+        return ledger.claim(wanted, nothing, resend_unknown=resend)
+
+
+def paid(ledger: Ledger, wanted: Request, cost: int) -> None:
+    entry = claimed(ledger, wanted)
+    with ledger.transaction():
+        ledger.answer(entry, ANSWER)
+    with ledger.transaction():
+        ledger.settle(entry, cost, (10, 20))
+
+
+def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
+    commits: list[str] = []
+    ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+
+    async def claim_many() -> list[Entry]:
+        scribe = Scribe(ledger)
+        wanted = [request(str(number)) for number in range(100)]
+        entries = await asyncio.gather(
+            *(scribe.do(partial(Ledger.claim, request=each, hold=nothing)) for each in wanted)
+        )
+        await scribe.close()
+        return entries
+
+    entries = asyncio.run(claim_many())
+
+    assert 100 == len({entry.identity for entry in entries})
+    assert len(commits) < 20
+
+
+def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger: Ledger) -> None:
+    async def mixed() -> list[object]:
+        scribe = Scribe(ledger)
+        ghost = Entry("ghost", 1, State.RESERVED, 1)
+        jobs = [
+            scribe.do(lambda led: led.claim(request("a"), nothing)),
+            scribe.do(lambda led: led.settle(ghost, 1)),
+            scribe.do(lambda led: led.claim(request("b"), nothing)),
+        ]
+        results: list[object] = list(await asyncio.gather(*jobs, return_exceptions=True))
+        await scribe.close()
+        return results
+
+    first, ghost, last = asyncio.run(mixed())
+
+    assert isinstance(first, Entry)
+    assert isinstance(ghost, LedgerError)
+    assert isinstance(last, Entry)
+
+
+def test_an_answer_that_meets_a_full_disk_is_spilled_and_read_in_by_the_next_run(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    big = replace(ANSWER, raw=b"y" * 300_000)
+
+    async def answer_on_a_full_disk(ledger: Ledger, entry: Entry) -> None:
+        scribe = Scribe(ledger)
+        ledger._db.execute("PRAGMA max_page_count = 20")  # what sqlite says then is what a full disk says
+        try:
+            await scribe.keep(entry, big)
+        finally:
+            await scribe.close()
+
+    first = Ledger(path)
+    entry = claimed(first, request("a"))
+    with pytest.raises(LedgerError, match="disk is full"):
+        asyncio.run(answer_on_a_full_disk(first, entry))
+    first.close()
+
+    second = Ledger(path)
+    count = read_spill(second)
+    again = claimed(second, request("a"))
+    second.close()
+
+    assert (1, State.ANSWERED, big) == (count, again.state, again.answer)
+    assert [] == list(path.with_name("ledger.sqlite.spill").iterdir())
+
+
+def test_a_spilled_answer_that_cannot_be_read_is_not_thrown_away(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    path = spill(ledger.path, claimed(ledger, request("a")), ANSWER)
+    path.write_text("{")
+
+    with pytest.raises(LedgerError, match="holds a paid answer"):
+        read_spill(ledger)
+    ledger.close()
+
+    assert path.exists()
+
+
+def test_a_spilled_answer_that_the_ledger_has_no_request_for_is_kept(tmp_path: Path) -> None:
+    """A ledger that was moved away: the answer is paid for all the same."""
+    old, new = Ledger(tmp_path / "old.sqlite"), Ledger(tmp_path / "ledger.sqlite")
+    path = spill(new.path, claimed(old, request("a")), ANSWER)
+
+    with pytest.raises(LedgerError, match=r"that .*ledger\.sqlite does not have: put back the ledger"):
+        read_spill(new)
+    old.close()
+    new.close()
+
+    assert path.exists()
+
+
+def test_a_spilled_answer_that_is_recorded_already_goes_and_another_one_stays(ledger: Ledger) -> None:
+    """A crash between the record and the removal leaves the first; nothing overwrites what the ledger has."""
+    paid(ledger, request("a"), 12)
+    entry = Entry("a", 1, State.SETTLED, 100)
+    same = spill(ledger.path, entry, ANSWER)
+
+    assert 1 == read_spill(ledger)
+    assert not same.exists()
+
+    other = spill(ledger.path, entry, replace(ANSWER, raw=b"{}"))
+    with pytest.raises(LedgerError, match="has as settled, with another answer"):
+        read_spill(ledger)
+
+    assert other.exists()
+    with ledger.transaction():
+        assert ledger.find("a") == Entry("a", 1, State.SETTLED, 100, 12, ANSWER)
+
+
+def test_a_spilled_answer_is_read_in_for_its_own_attempt(tmp_path: Path) -> None:
+    first = Ledger(tmp_path / "ledger.sqlite")
+    entry = claimed(first, request("a"))
+    first.close()
+    second = Ledger(tmp_path / "ledger.sqlite")
+    claimed(second, request("a"), resend=True)
+    path = spill(second.path, entry, ANSWER)
+
+    read_spill(second)
+    with second.transaction():
+        states = [found.state for attempt in (1, 2) if (found := second.find("a", attempt))]
+    second.close()
+
+    assert [State.ANSWERED, State.RESERVED] == states
+    assert not path.exists()
+
+
+def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: Ledger) -> None:
+    commits: list[str] = []
+    entry = claimed(ledger, request("a"))
+    ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+
+    async def keep() -> None:
+        scribe = Scribe(ledger)
+        await scribe.keep(entry, ANSWER, Bill(12_000_000, 10, 20))
+        await scribe.close()
+
+    asyncio.run(keep())
+
+    assert ["COMMIT"] == commits
+    with ledger.transaction():
+        assert Entry("a", 1, State.SETTLED, 100, 12_000_000, ANSWER) == ledger.find("a")
+
+
+def test_an_answer_without_a_price_is_written_and_stays_unsettled(ledger: Ledger) -> None:
+    entry = claimed(ledger, request("a"))
+
+    async def keep() -> None:
+        scribe = Scribe(ledger)
+        await scribe.keep(entry, ANSWER, Bill(None, 10, 20))
+        await scribe.close()
+
+    asyncio.run(keep())
+
+    with ledger.transaction():
+        assert Entry("a", 1, State.ANSWERED, 100, None, ANSWER) == ledger.find("a")

@@ -1,0 +1,165 @@
+"""One question with its money: what is found in the ledger is judged as if it had just come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.generation.billing import Bill, Verdict
+from pipeline.generation.budget import Amount, Budget, Cap
+from pipeline.generation.engines.openrouter import Answer
+from pipeline.generation.ledger import Answered, Ledger, Request, State
+from pipeline.generation.ledger_writer import Scribe
+from pipeline.generation.paid_client import Desk, Reply, StopError
+from pipeline.records import Route
+
+WORST = Amount(100, 10, 1)
+PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
+GOOD = b'{"id":"gen-1-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":0.000000000012}}'
+BAD = b'{"error":{"message":"no \\ud83d","code":1}}'
+
+
+class Provider:
+    """Answers everything with one status and body, and counts."""
+
+    def __init__(self, status: int = 200, raw: bytes = GOOD) -> None:
+        self.status, self.raw, self.asked = status, raw, 0
+
+    async def send(self, _: bytes) -> Answer:
+        self.asked += 1
+        return Answer(self.status, self.raw, "application/json", None, None)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger(tmp_path / "ledger.sqlite")
+    yield opened
+    opened.close()
+
+
+def ask(ledger: Ledger, provider: Provider, *, resend: bool = False, budget: Budget | None = None) -> Reply:
+    async def work() -> Reply:
+        scribe = Scribe(ledger)
+        try:
+            return await Desk(scribe, budget or Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+        finally:
+            await scribe.close()
+
+    return asyncio.run(work())
+
+
+def answered(ledger: Ledger, status: int, raw: bytes = BAD) -> None:
+    """What a kill leaves between writing an answer down and judging it."""
+    with ledger.transaction():
+        entry = ledger.claim(PAID, lambda: None)
+    with ledger.transaction():
+        ledger.answer(entry, Answered(status, raw))
+
+
+def standing(ledger: Ledger, attempt: int = 1) -> tuple[State, int]:
+    with ledger.transaction():
+        entry = ledger.find("a", attempt)
+    assert entry is not None
+    return entry.state, ledger.spent(api="openrouter")
+
+
+@pytest.mark.parametrize("status", [429, 503, 401, 404])
+def test_an_answer_that_was_free_and_passing_is_asked_again(status: int, ledger: Ledger) -> None:
+    answered(ledger, status)
+    provider = Provider()
+
+    reply = ask(ledger, provider)
+
+    assert (1, True, State.SETTLED, 2) == (provider.asked, reply.sent, reply.entry.state, reply.entry.attempt)
+    assert (State.FAILED_FREE, 12) == standing(ledger)
+
+
+def test_a_rejected_prompt_is_refused_free_of_charge(ledger: Ledger) -> None:
+    answered(ledger, 400)
+    provider = Provider()
+
+    reply = ask(ledger, provider)
+
+    assert (0, False, False, 400) == (
+        *(provider.asked, reply.sent, reply.again, reply.entry.answer and reply.entry.answer.status),
+    )
+    assert (State.FAILED_FREE, 0) == standing(ledger)
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 504, 524])
+@pytest.mark.parametrize("found", [True, False], ids=["found", "fresh"])
+def test_an_error_that_may_be_billed_is_unknown_at_its_worst_until_it_is_resent(
+    status: int, found: bool, ledger: Ledger
+) -> None:
+    budget = Budget(Cap("run", pico=1000))
+    if found:
+        answered(ledger, status)
+    first = ask(ledger, Provider(status, BAD), budget=budget)
+    still = ask(ledger, provider := Provider())
+    spent = standing(ledger)
+    resent = ask(ledger, provider, resend=True)
+
+    assert (State.UNKNOWN, not found) == (first.entry.state, first.sent)
+    assert (State.UNKNOWN, False, status) == (
+        *(still.entry.state, still.sent, still.entry.answer and still.entry.answer.status),
+    )
+    assert (State.UNKNOWN, WORST.pico) == spent
+    assert Amount() == budget.reserved
+    assert (State.SETTLED, 2, 1) == (resent.entry.state, resent.entry.attempt, provider.asked)
+    assert (State.UNKNOWN, WORST.pico + 12) == standing(ledger)
+
+
+def test_a_found_error_in_doubt_is_resent_at_once_where_that_is_asked(ledger: Ledger) -> None:
+    answered(ledger, 502)
+
+    assert State.SETTLED == ask(ledger, Provider(), resend=True).entry.state
+    assert (State.UNKNOWN, WORST.pico + 12) == standing(ledger)
+
+
+def test_an_answer_that_was_not_settled_is_settled_and_not_asked(ledger: Ledger) -> None:
+    answered(ledger, 200, GOOD)
+    provider = Provider()
+
+    assert (State.SETTLED, False, 0) == ((reply := ask(ledger, provider)).entry.state, reply.sent, provider.asked)
+    assert (State.SETTLED, 12) == standing(ledger)
+
+
+def test_an_error_with_a_message_that_has_no_utf8_is_written_down(ledger: Ledger) -> None:
+    assert ask(ledger, Provider(429, BAD)).again
+    assert (State.FAILED_FREE, 0) == standing(ledger)
+
+
+def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> None:
+    async def work() -> int:
+        scribe = Scribe(ledger)
+        desk, count = Desk(scribe, Budget(), Provider(502, BAD)), 0
+        try:
+            while True:
+                name = f"r{count}"
+                await desk.ask(Request(name, "run-1", PAID.route, name, b"{}", WORST.pico), WORST)
+                count += 1
+        except StopError as error:
+            assert "20 requests in a row" in str(error)  # noqa: PT017 - what is asserted is how the loop ends
+            return count
+        finally:
+            await scribe.close()
+
+    assert 19 == asyncio.run(work())
+
+
+def test_an_answer_that_cannot_be_judged_is_written_down_all_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumbling(_: Answered) -> tuple[Verdict, Bill]:
+        raise ZeroDivisionError("halves of nothing")
+
+    monkeypatch.setattr("pipeline.generation.paid_client.judged", stumbling)
+    with pytest.raises(ZeroDivisionError):
+        ask(ledger, Provider())
+    monkeypatch.undo()
+
+    assert (State.ANSWERED, WORST.pico) == standing(ledger)
+    assert (State.SETTLED, False) == ((reply := ask(ledger, Provider())).entry.state, reply.sent)

@@ -1,0 +1,123 @@
+"""Reconciling: settled at what the provider names, freed only where that is nothing, and no row of what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.fixtures.raw_peer import peering, response
+from pipeline.generation.billing import completion_of
+from pipeline.generation.budget import Amount, Budget
+from pipeline.generation.engines.openrouter import Answer, OpenRouter
+from pipeline.generation.ledger import Answered, Ledger, Request, State
+from pipeline.generation.ledger_writer import Scribe
+from pipeline.generation.paid_client import Desk, Reply
+from pipeline.generation.reconcile import Found, reconcile
+from pipeline.records import Json, Reason, RefusedError, Route
+
+WORST = Amount(100, 10, 1)
+PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
+LOST = Answered(502, b'{"error":{"code":502,"message":"lost"}}', {"complete": True}, "gen-1-a")
+GOOD = b'{"id":"gen-2-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":0.000000000012}}'
+
+
+class Provider:
+    """Answers well, and counts."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def send(self, _: bytes) -> Answer:
+        self.asked += 1
+        return Answer(200, GOOD, "application/json", None, None)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger(tmp_path / "ledger.sqlite")
+    with opened.transaction():
+        entry = opened.claim(PAID, lambda: None)
+        opened.answer(entry, LOST)
+        opened.lose(entry, "502: lost")
+    yield opened
+    opened.close()
+
+
+def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Found, int]:
+    raw = json.dumps({"data": record}).encode()
+
+    async def work(url: str) -> dict[Found, int]:
+        async with OpenRouter(url) as client:
+            return dict(await reconcile(client, ledger, "openrouter"))
+
+    with peering(lambda _head, _body: response(raw, headers={"content-type": "application/json"})) as url:
+        return asyncio.run(work(url))
+
+
+def asked_again(ledger: Ledger, provider: Provider, *, resend: bool = False) -> Reply:
+    async def work() -> Reply:
+        scribe = Scribe(ledger)
+        try:
+            return await Desk(scribe, Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+        finally:
+            await scribe.close()
+
+    return asyncio.run(work())
+
+
+def standing(ledger: Ledger) -> tuple[State, int | None]:
+    with ledger.transaction():
+        entry = ledger.find("a", 1)
+    assert entry is not None
+    return entry.state, entry.cost_pico
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_what_was_billed_is_refused_as_the_error_that_it_was_and_not_paid_again(resend: bool, ledger: Ledger) -> None:
+    found = reconciled(ledger, {"total_cost": 0.00000000005, "is_byok": False})
+    reply = asked_again(ledger, provider := Provider(), resend=resend)
+
+    assert {Found.SETTLED: 1} == found
+    assert (0, False, False, State.SETTLED, 50) == (
+        *(provider.asked, reply.sent, reply.again, reply.entry.state, reply.entry.cost_pico),
+    )
+    assert reply.entry.answer == LOST
+    with pytest.raises(RefusedError) as caught:
+        completion_of(reply.entry.answer, stream=True)
+    assert (Reason.UPSTREAM_ERROR, "502: lost") == (caught.value.refusal.reason, caught.value.refusal.detail)
+
+
+def test_what_was_billed_nothing_is_asked_anew(ledger: Ledger) -> None:
+    found = reconciled(ledger, {"total_cost": 0, "is_byok": False, "upstream_inference_cost": 0})
+    reply = asked_again(ledger, provider := Provider())
+
+    assert ({Found.FREE: 1}, (State.FAILED_FREE, 0)) == (found, standing(ledger))
+    assert (1, State.SETTLED, 2) == (provider.asked, reply.entry.state, reply.entry.attempt)
+
+
+def test_what_was_billed_upstream_to_the_accounts_own_key_is_not_free(ledger: Ledger) -> None:
+    record: dict[str, Json] = {"total_cost": 0, "is_byok": True, "upstream_inference_cost": 0.00000000007}
+
+    assert {Found.SETTLED: 1} == reconciled(ledger, record)
+    assert (State.SETTLED, 70) == standing(ledger)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"total_cost": None},
+        {"total_cost": True},
+        {"total_cost": -1},
+        {"total_cost": "much"},
+        {"total_cost": 0, "is_byok": True},
+        {"total_cost": 0, "is_byok": True, "upstream_inference_cost": None},
+    ],
+)
+def test_a_cost_that_is_not_named_leaves_the_request_as_it_is(record: dict[str, Json], ledger: Ledger) -> None:
+    assert {Found.NOT_YET: 1} == reconciled(ledger, record)
+    assert (State.UNKNOWN, None) == standing(ledger)
