@@ -2,17 +2,24 @@
 
 Guarantees: a value here is plain data; it renders nothing, sends nothing and repairs nothing. A row that cannot be
 proven is a `Refusal` with one `Reason` from a closed list, never a row with a doubt.
+
+An objection: what stands in the way, and the command that mends it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
 JsonObject: TypeAlias = Mapping[str, Json]
+
+
 Ids: TypeAlias = tuple[int, ...]
 
 
@@ -284,3 +291,41 @@ class Sampling:
     logprobs: bool = False
     return_token_ids: bool = False
     extra: JsonObject = field(default_factory=dict)
+
+
+class RouteError(Exception):
+    """A route name that names no route."""
+
+
+OWN_APIS: Mapping[str, Literal["local", "sglang", "vllm"]] = {"local": "local", "sglang": "sglang", "vllm": "vllm"}
+"""Routes that are a model of ours, so that no provider stands behind them."""
+
+
+SERVED_APIS = frozenset({"sglang", "vllm"})
+"""Those where it runs in a server on this machine."""
+
+
+def parse_route(name: str, *, model: str, stream: bool) -> Route:
+    """A Route from `local`, an engine or `API/PROVIDER`; RouteError says which names there are."""
+    api, _, provider = name.partition("/")
+    if not provider and (own := OWN_APIS.get(name)):
+        return Route(own, model, "", stream=False)
+    if api in ("emulator", "openrouter") and re.fullmatch(r"[a-z0-9][a-z0-9._/-]*", provider):
+        return Route("emulator" if api == "emulator" else "openrouter", model, provider, stream)
+    there = ", ".join(OWN_APIS)
+    raise RouteError(f"{name!r} is no route; there are {there}, emulator/PROVIDER and openrouter/PROVIDER")
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """`what` is one sentence without its full stop; `mend` is a command to paste, empty where none helps."""
+
+    what: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.what}. Run: {self.mend}" if self.mend else f"{self.what}."
+
+
+PROVE = "nox -s contract"
+"""Mends everything that a fresh run of the contract suite mends."""

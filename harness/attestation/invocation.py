@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 
 from harness.attestation.canaries import foreign_plugins
-from harness.attestation.groups import CONTRACT
-from pipeline.gate import bytecode, environment
+from harness.attestation.required import CONTRACT
+from pipeline.gate import digests, environment
 from pipeline.gate.gate import unhashed_objections
-from pipeline.objections import PROVE, Objection
+from pipeline.records import PROVE, Objection
 
 PROFILE = "contract"
 SWITCHES = frozenset(
@@ -58,7 +58,7 @@ def process_objections(root: Path) -> Iterator[Objection]:
     runtime = environment.observe()
     yield from environment.start_objections(runtime)
     yield from environment.location_objections(runtime, root)
-    yield from bytecode.forged_caches(root, ("pipeline", "harness", "tests"))
+    yield from digests.forged_caches(root, ("pipeline", "harness", "tests"))
     try:
         yield from environment.lock_objections(runtime, root)
     except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.attestation.required import few
-from pipeline.objections import PROVE, Objection
+from pipeline.records import PROVE, Objection
 
 COVERS = "drafter-gate covers"
 """Key of the user property that carries a (route, feature) pair of a test through xdist."""

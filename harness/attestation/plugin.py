@@ -15,13 +15,13 @@ import pytest
 
 from harness.attestation import canaries as canary
 from harness.attestation import invocation, required
-from harness.attestation.groups import absent_groups, by_group, is_absent
 from harness.attestation.outcomes import Outcomes, mark_coverage
+from harness.attestation.required import absent_groups, by_group, is_absent
 from harness.attestation.signing import SigningError
 from harness.attestation.statement import Result, write_attestation
 from pipeline.gate.attestation import AttestationError, attestation_path
 from pipeline.gate.digests import DigestError, changed, tree_digests
-from pipeline.objections import PROVE, Objection
+from pipeline.records import PROVE, Objection
 
 CONTRACT_EXAMPLES = 200
 CANARIES = "drafter_gate_canaries"

@@ -161,6 +161,6 @@ def main(arguments: list[str] | None = None) -> int:
     sys.stdout.write(
         f"public half:  {public}\nprivate half: {options.private} (mode 0600)\n"
         "Now: store the private file's text as the CI secret DRAFTER_GATE_CI_KEY, delete the file, commit the public\n"
-        "half. Remove older keys in pipeline/gate/keys/ when their attestations are a week old, at once if one leaked.\n"
+        "half. Remove older keys in pipeline/gate/keys/ when their attestations are a week old; at once if leaked.\n"
     )
     return 0

@@ -4,17 +4,23 @@ Guarantees: under replay nothing is sent, whatever a marker, an option or a miss
 only if method, host, path, query and every byte of its body are those recorded; a cassette that was not played to its
 end is an error. Recording hands back what was recorded, scrubbed, and saves nothing by itself, so that a run that
 failed leaves no cassette behind. `python -m harness cassettes record` is the only way to record.
+
+The fixture `cassette`: a test names its recording, and is told what was recorded and nothing else.
+
+Guarantees: replay only. Whether and how to record is no test's choice, so no marker, option or variable is read; a
+recording that is not played to its end fails the test that opened it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
+import pytest
 import vcr
 from vcr import matchers
 from vcr.persisters.filesystem import CassetteNotFoundError
@@ -184,3 +190,21 @@ def _request(each: Interaction) -> Request:
 def _answer(each: Interaction) -> dict[str, Any]:
     status = {"code": each.status, "message": each.reason}
     return {"status": status, "headers": dict(each.headers), "body": {"string": each.body}}
+
+
+OpenCassette: TypeAlias = Callable[[str], Cassette]
+
+
+class _TestFailedError(Exception):
+    """Ends the replays of a failed test without asking whether they were played out."""
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest) -> Iterator[OpenCassette]:
+    """`cassette("emulator/chutes/stream")` answers every request from that file below `cassettes/`, until the end."""
+    library = request.config.rootpath / "cassettes"
+    failed_before = request.session.testsfailed
+    with suppress(_TestFailedError), ExitStack() as stack:
+        yield lambda name: stack.enter_context(replaying(library / f"{name}.yaml"))
+        if request.session.testsfailed > failed_before:
+            raise _TestFailedError  # a test that failed half-way has said enough

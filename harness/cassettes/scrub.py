@@ -1,24 +1,37 @@
-"""What must not lie in a cassette, and how it is taken out: keys, cookies, users, organisations, upstream's raw errors.
+r"""What must not lie in a cassette, and how it is taken out: keys, cookies, users, organisations, raw errors.
 
 Guarantees: only headers on a short list are kept, whatever their case; in bodies and addresses every secret that a rule
 knows is replaced by one mark, byte for byte elsewhere, in requests as in answers, also behind escapes and in JSON that
 an error's text quotes. Scrubbing twice changes nothing, so a scrubbed recording still matches its request. `secrets_in`
 looks again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces.
 What it finds is not saved.
+
+What counts as a secret in a recording: the shapes and names of `pipeline.base.redaction`, and more.
+
+Guarantees: nothing here matches the mark that takes a secret's place.
+
+A text as it reads once escapes are undone, each character knowing where in the original it stands.
+
+Guarantees: undoing is exact about places, so that what is found in a guise can be replaced in the original. JSON
+inside a JSON string has its quotes as `\"`, inside a string in that as `\\\"`, and so on to any depth.
+
+Texts that stand in a body in pieces: deltas of a stream, tokens of a list. A secret may be whole only in the reader.
+
+Guarantees: all strings at one place of the events, or of the items of a list, are put together in order, whatever the
+place is called.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from harness.cassettes.guises import Guise, levels, plain, unquoted
-from harness.cassettes.secret_rules import CREDENTIALS, FIELD, MARK, PATTERNS, QUERY, RAW, SAID
-from harness.cassettes.spelled import joined
+from pipeline.base.redaction import FIELD, MARK, PATTERNS, QUERY_NAMES, RAW
+from pipeline.records import Json
 
 KEPT_REQUEST: Final = frozenset({"accept", "content-type", "x-openrouter-cache"})
 KEPT_RESPONSE: Final = frozenset(
@@ -166,3 +179,115 @@ def _without(text: str, spans: Sequence[Span]) -> str:
             parts += (text[position : span.start], span.mark)
             position = span.stop
     return "".join(parts) + text[position:]
+
+
+__all__ = ["CREDENTIALS", "FIELD", "MARK", "PATTERNS", "QUERY", "RAW", "SAID"]
+
+SAID: Final = re.compile(r'(?<!\\)"(?:message|error|detail|description|error_description)"\s*:\s*(?=")')
+"""Text of an error, which a server wrote: in an answer's own structure a model's words have other names."""
+
+QUERY: Final = re.compile(rf"(?:{QUERY_NAMES})", re.IGNORECASE)
+"""Names of parameters whose value is a secret, matched in full."""
+
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key"})
+"""Request headers that carry the key in use."""
+
+DEEPEST: Final = 8
+"""Levels of strings in strings. Each doubles the backslashes, so that the eighth has 255 before every quote."""
+
+_LETTERS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_CODED: Final = re.compile(r"(?<!\\)\\u00(?!22|5c)([2-7][0-9a-f])", re.IGNORECASE)
+_PERCENT: Final = re.compile(r"%([2-7][0-9a-f])", re.IGNORECASE)
+_STRING: Final = re.compile(r'\\(?:u00([0-7][0-9a-f])|(["\\/bfnrt]))', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Guise:
+    """`text[i]` stands for the original from `places[i]` to `places[i + 1]`; None where each stands for itself."""
+
+    text: str
+    places: tuple[int, ...] | None = None
+
+    def place(self, index: int) -> int:
+        """Where in the original the character at `index` begins."""
+        return index if self.places is None else self.places[index]
+
+    def undone(self, rule: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> Guise:
+        """This guise with each match of `rule` as the one character that it stands for."""
+        if rule.search(self.text) is None:
+            return self
+        parts: list[str] = []
+        places: list[int] = []
+        position = 0
+        for match in rule.finditer(self.text):
+            parts += (self.text[position : match.start()], read(match))
+            places += map(self.place, range(position, match.start() + 1))
+            position = match.end()
+        parts.append(self.text[position:])
+        places += map(self.place, range(position, len(self.text) + 1))
+        return Guise("".join(parts), tuple(places))
+
+
+def levels(text: str) -> Iterator[Guise]:
+    """The text, then as it reads within its JSON strings, within the strings of those, and so on."""
+    guise = Guise(text)
+    for _ in range(DEEPEST):
+        yield guise
+        deeper = guise.undone(_STRING, _string)
+        if deeper is guise:
+            return
+        guise = deeper
+
+
+def plain(guise: Guise) -> Guise:
+    r"""The same with `\u005f` read as `_`; a coded quote or backslash stays, for it is no structure at this level."""
+    return guise.undone(_CODED, lambda match: _code(match[1]))
+
+
+def unquoted(guise: Guise) -> Guise:
+    """The same with `%2D` read as `-`."""
+    return guise.undone(_PERCENT, lambda match: _code(match[1]))
+
+
+def _string(match: re.Match[str]) -> str:
+    return _code(match[1]) if match[1] else _LETTERS.get(match[2], match[2])
+
+
+def _code(digits: str) -> str:
+    return chr(int(digits, 16))
+
+
+DATA = "data:"
+
+
+def joined(body: str) -> Iterator[str]:
+    """Each text that a reader would put together of two pieces or more."""
+    pieces: dict[str, list[str]] = {}
+    for value in _json_values(body):
+        for place, text in _leaves(value, "", ""):
+            pieces.setdefault(place, []).append(text)
+    yield from ("".join(texts) for texts in pieces.values() if len(texts) > 1)
+
+
+def _json_values(body: str) -> Iterator[Json]:
+    lines = [line.removeprefix(DATA) for line in body.splitlines() if line.startswith(DATA)]
+    for text in lines or [body]:
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+
+
+def _leaves(value: Json, exact: str, loose: str) -> Iterator[tuple[str, str]]:
+    """Each string with its place, and once more with its place whatever the item of a list."""
+    if isinstance(value, str):
+        yield f"exact {exact}", value
+        if loose != exact:
+            yield f"loose {loose}", value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{exact}/{key}", f"{loose}/{key}")
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            index = item.get("index", position) if isinstance(item, dict) else position
+            yield from _leaves(item, f"{exact}/{index}", f"{loose}/*")

@@ -2,6 +2,8 @@
 
 Guarantees: an answer is in the oracle log and on the bill before its first byte is sent, and is made to the end even if
 nobody waits for it any more, as a real provider makes and bills it.
+
+Where faults can be put between a true answer and the wire. None is, unless asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import secrets
 import string
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from random import Random
@@ -20,8 +22,7 @@ from typing import Final
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Answerer, Ask, Sampled
 from harness.emulator.catalog import MODEL, cost_usd
-from harness.emulator.errors import BAD_REQUEST, context_overflow, provider_error
-from harness.emulator.faults import Faults
+from harness.emulator.errors import BAD_REQUEST, ApiError, context_overflow, provider_error
 from harness.emulator.oracle_log import OracleEntry, OracleLog
 from harness.emulator.request import SEED_BITS, ChatRequest
 from harness.views.openrouter import COMMENT, KEEP_ALIVE, Meta, body_of, events_of
@@ -29,6 +30,25 @@ from harness.views.resplit import is_canonical
 from harness.views.view import Shown, view
 from pipeline.formats.format import Format
 from pipeline.records import Ids, Json, Prompt, RefusedError, TokenLogprob
+
+
+def no_error(_: ChatRequest) -> ApiError | None:
+    """Every request is answered."""
+    return None
+
+
+def unchanged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Every body is sent whole."""
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """`before` may answer with an error in place of an answer; `body` may cut, slow or damage what is sent."""
+
+    before: Callable[[ChatRequest], ApiError | None] = no_error
+    body: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] = unchanged
+
 
 ALPHABET: Final = string.ascii_letters + string.digits
 KEEP_ALIVE_SECONDS: Final = 0.5

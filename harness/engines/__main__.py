@@ -21,7 +21,7 @@ from pipeline.generation.engines.output import EngineError
 
 VERBS: Mapping[str, str] = {
     "agreement": "harness.engines.agreement",
-    "goldens": "harness.goldens.engine_run",
+    "goldens": "harness.goldens.engine_sets",
     "kills": "harness.measures.engines.kills",
     "routes": "harness.measures.engines.text_route",
     "speculation": "harness.measures.engines.speculation",

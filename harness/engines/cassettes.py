@@ -19,7 +19,7 @@ from typing import Any, Final
 from harness.cassettes.cassette import Cassette, CassetteError, Interaction, Provenance, read_cassette, save_cassette
 from harness.emulator.survey import Exchange, Question
 from harness.engines.chat import ENGINES, Answered, EngineError, ask_bodies, asked_for_ids, exchange_of, trips_of
-from harness.engines.scripts import SCRIPTS, Script
+from harness.engines.scripted_model import PAD, SCRIPTS, SPAN, Script
 from harness.views.roundtrip import Trip
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
@@ -28,10 +28,6 @@ from pipeline.generation.engines.openrouter import NoAnswerError
 from pipeline.records import Completion, RefusedError
 
 MODEL: Final = "drafter-gate/scripted"
-SPAN: Final = 128
-"""How many tokens the prompt of the scripted model has."""
-
-PAD: Final = "[PAD]"
 WHERE: Final = "http://engine.invalid/v1/chat/completions"
 LIBRARY: Final = ROOT / "cassettes" / "local"
 

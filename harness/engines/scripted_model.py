@@ -4,6 +4,11 @@ Guarantees: after a prompt of exactly `SPAN` tokens, greedy decoding emits the p
 the ids are and however often one comes again. One attention head looks `SPAN - 1` tokens back, which its rotary
 positions make exact; the MLPs are zero. Tokenizer and control tokens are the tiny target's; the template writes the
 last message and fills up with `[PAD]`. Needs torch.
+
+Awkward completions for the scripted model to say: what parsers of text lose, keep or make up.
+
+Guarantees: each is a text whose control tokens are written by their names, or plain ids where the text would be read as
+another; whole ones end with the end token, cut ones at their length.
 """
 
 from __future__ import annotations
@@ -11,14 +16,144 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from harness.engines.cassettes import PAD, SPAN
+from harness.strategies.texts import ids_of_text
+from harness.tiny_target.tools import CLOCK, WEATHER
 from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format
+from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
+from pipeline.records import Ids, JsonObject, Prompt
 
 if TYPE_CHECKING:
     import torch
+
+
+SPAN: Final = 128
+"""How many tokens the prompt of the scripted model has."""
+
+PAD: Final = "[PAD]"
+
+
+CALLED: Final[tuple[JsonObject, ...]] = (
+    {"role": "user", "content": "Time in Oslo, and in Rome?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "functions.get_time:0", "type": "function", "function": {"name": "get_time", "arguments": "{}"}},
+            {"id": "functions.get_time:1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "functions.get_time:0", "content": "9"},
+    {"role": "tool", "tool_call_id": "functions.get_time:1", "content": "9"},
+)
+"""A history of two calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is to be emitted. `cut`: the length ends it. `spelled`: names in it are text, not control tokens."""
+
+    name: str
+    text: str
+    thinking: bool = True
+    cut: bool = False
+    spelled: bool = False
+    history: bool = False
+    ids: Ids | None = None
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt that stands for it: the model reads the script instead."""
+        before = CALLED if self.history else ({"role": "user", "content": "hi"},)
+        return Prompt(self.name, before, (WEATHER, CLOCK), self.thinking)
+
+    def emitted(self, fmt: Format) -> Ids:
+        """The ids that the model is to say."""
+        tokenizer = fmt.tokenizer
+        ids = self.ids or (tuple(tokenizer.encode(self.text)) if self.spelled else ids_of_text(tokenizer, self.text))
+        return ids if self.cut else (*ids, fmt.end_id)
+
+    def is_text(self) -> bool:
+        """Whether a tokenizer that knows control tokens by name gives these ids for the text."""
+        return self.ids is None and not self.spelled
+
+
+def call(identity: str = "functions.get_time:0", arguments: str = '{"city": "Oslo"}') -> str:
+    """One call with its markers."""
+    return f"{CALL_BEGIN}{identity}{ARGUMENT_BEGIN}{arguments}{CALL_END}"
+
+
+def section(*calls: str) -> str:
+    """A section of calls."""
+    return SECTION_BEGIN + "".join(calls or (call(),)) + SECTION_END
+
+
+def _scripts() -> Iterator[Script]:
+    thought = "So.</think>"
+    yield Script("plain", f"{thought}Yes.")
+    yield Script("instant", "Yes.", thinking=False)
+    yield Script("white_space", "\n So. \n</think>\n\n Yes. \n")
+    yield Script("line_ends", f"{thought}a\r\nb")
+    yield Script("empty_thinking", "</think>Yes.")
+    yield Script("unclosed", "So it ends.")
+    yield Script("nothing", "", thinking=False)
+    yield Script("characters", "é😀.</think>São 中文 👩‍👩‍👧")
+    yield Script("ends_in_opener", f"{thought}a <|")
+    yield Script("repeats", f"{thought}ha ha ha ha")
+    yield Script("one_call", f"{thought}Wait.{section()}")
+    yield Script("only_call", section(), thinking=False)
+    yield Script("two_calls", f"{thought}{section(call(), call('functions.get_weather:1'))}")
+    yield Script("other_number", f"{thought}{section(call('functions.get_time:3'))}")
+    yield Script("history", f"{thought}{section(call('functions.get_time:0'))}", history=True)
+    yield Script("text_after", f"{thought}{section()}Done.")
+    yield Script("text_around", f"{thought}Wait.\n{section()}\nDone.")
+    yield Script("empty_section", f"{thought}Wait.{SECTION_BEGIN}{SECTION_END}Done.")
+    yield Script("section_in_thinking", f"So.{section()}")
+    yield Script("blank_before", f"{thought}\n{section()}")
+    for name, arguments in _ARGUMENTS.items():
+        yield Script(f"arguments_{name}", f"{thought}{section(call(arguments=arguments))}")
+    for name, identity in _IDS.items():
+        yield Script(f"id_{name}", f"{thought}{section(call(identity))}")
+    yield Script("cut_thinking", "So it", cut=True)
+    yield Script("cut_content", f"{thought}Ye", cut=True)
+    yield Script("cut_at_close", thought, cut=True)
+    yield Script("cut_in_character", "So.</think>", cut=True, ids=(50, 791, 65, 195))
+    yield Script("cut_at_section", f"{thought}Wait.{SECTION_BEGIN}", cut=True)
+    yield Script("cut_in_id", f"{thought}{SECTION_BEGIN}{CALL_BEGIN}functions.get", cut=True)
+    yield Script("cut_in_arguments", f"{thought}{section()[:-60]}", cut=True)
+    yield Script("cut_after_arguments", f"{thought}{section().removesuffix(CALL_END + SECTION_END)}", cut=True)
+    yield Script("cut_after_call", f"{thought}{section().removesuffix(SECTION_END)}", cut=True)
+    yield Script("cut_after_section", f"{thought}{section()}", cut=True)
+    yield Script("spelled_section", f"{section()}", thinking=False, spelled=True)
+    yield Script("spelled_close", "So.</think>Yes.", spelled=True)
+    yield Script("other_split", "So.</think>", ids=(83, 111, 46, 791, 578, 50))
+
+
+_ARGUMENTS: Mapping[str, str] = {
+    "blank_around": ' {"city": "Oslo"} ',
+    "none": "",
+    "array": "[1]",
+    "more": '{"a": 1} x',
+    "unclosed": '{"a": 1',
+    "no_json": "{city}",
+    "spaced": '{ "a":1,  "a":2 }',
+    "escaped": '{"a": "\\u00e9é\\n"}',
+    "number_as_text": '{"city": 5}',
+}
+_IDS: Mapping[str, str] = {
+    "no_prefix": "get_time:0",
+    "no_index": "functions.get_time",
+    "counter": "3",
+    "spaces": " functions.get_time:0 ",
+    "unknown": "functions.fly:0",
+}
+SCRIPTS: Final[Mapping[str, Script]] = {script.name: script for script in _scripts()}
+
 
 WEIGHTS: Final = ROOT / "harness" / "tiny_target" / "weights"
 TEMPLATE: Final = (

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, BinaryIO
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from harness.goldens.cases import GOLDENS, SMALL
-from harness.goldens.golden import REFRESH, SUFFIX, Golden, GoldenError, dump_golden, parse_golden, read_golden
-from harness.goldens.token_diff import diff_lines
+from harness.goldens.golden import (
+    REFRESH,
+    SUFFIX,
+    Golden,
+    GoldenError,
+    diff_lines,
+    dump_golden,
+    parse_golden,
+    read_golden,
+)
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
 from pipeline.formats.tokenizer import TokenizerError

@@ -13,10 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cassettes.cassette_cases import MODEL
-from harness.goldens.cases import GoldenCase
+from harness.cassettes.record import MODEL
+from harness.goldens.cases import Answer, GoldenCase
 from harness.goldens.golden import Golden, GoldenError, GoldenToken, piece
-from harness.goldens.golden_answer import Answer
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import load_tokenizer

@@ -14,12 +14,11 @@ from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
-from harness.attestation.groups import CONTRACT, LIVE, TABLE
+from harness.attestation.required import CONTRACT, LIVE, TABLE
 from harness.cassettes.cassette import Cassette, CassetteError
 from harness.live.cassettes import Recorded, cassettes_of, folder_of, read_recorded, save_all
-from harness.live.fingerprint_diff import Change, Tier, as_asked, changes, learned_from, same_route, table
+from harness.live.fingerprint_diff import Change, Tier, as_asked, changes, learned_from, lines_of, same_route, table
 from harness.live.suite import Entry, Table, opened, outcome, read_table, write_suite
-from harness.measures.fingerprints import lines_of
 from pipeline.base.paths import ROOT
 from pipeline.datasets.features import features_of
 from pipeline.fingerprints.exchanges import ExchangesError

@@ -101,3 +101,21 @@ def table(fingerprint: Fingerprint, found: Sequence[Change]) -> Iterator[str]:
     form = "stream" if fingerprint.stream else "json"
     yield f"{fingerprint.provider} {fingerprint.model} {form}"
     yield from (change.line() for change in found)
+
+
+def lines_of(fingerprint: Fingerprint, recorded_at: str, source: str = "emulator") -> Iterator[str]:
+    """The file's lines: one trait each, keys in the order of the command `fingerprint --json`."""
+    for name, trait in sorted(fingerprint.traits.items()):
+        line = {
+            "provider": fingerprint.provider,
+            "model": fingerprint.model,
+            "stream": fingerprint.stream,
+            "trait": name,
+            "value": trait.value,
+            "n": trait.n,
+            "proven": trait.proven,
+            "counterexamples": [],
+            "source": source,
+            "recorded_at": recorded_at,
+        }
+        yield json.dumps(line, ensure_ascii=False) + "\n"

@@ -2,13 +2,20 @@
 
 Guarantees: nothing of the user's own state is read or touched, but for the key in the environment, which a rehearsal of
 a paid route needs as the route does. Imports the server only where one is opened.
+
+Answers to the committed probes as they are known, for rehearsals of a probe against the emulator.
+
+Guarantees: each answer is ids of the format's own layout, thinking where the probe thinks, with calls where it calls,
+and longer than its limit where it is to be cut. Reasoning is of many lengths and begins and ends in white space, as
+what a route does to that is to be learned.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,24 +23,26 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.emulator.answers import Answerer
+from harness.emulator.answers import Answerer, PoolAnswerer
 from harness.fixtures.runs import MODEL, World, make_world
-from harness.live.known_answers import known_pool
 from pipeline.base.money import pico
 from pipeline.base.paths import ROOT
+from pipeline.formats.format import Format, Parts
+from pipeline.formats.kimi.tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
 from pipeline.formats.registry import open_format
 from pipeline.gate.attestation import Scope
 from pipeline.gate.digests import tree_digests
 from pipeline.gate.gate import PROBES, Job, Kind, Permit
+from pipeline.generation.outcome import guarded
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.exchange_file import FILE
-from pipeline.generation.probe.probe import run_probe
-from pipeline.generation.probe.probe_crew import Findings
-from pipeline.generation.probe.probes import ProbePlan, read_probes
-from pipeline.records import Route, Sampling, ToolMode
+from pipeline.generation.probe.probe import Findings, run_probe
+from pipeline.generation.probe.probes import Probe, ProbePlan, read_probes
+from pipeline.records import Ids, Refusal, Route, Sampling, ToolMode
 
 if TYPE_CHECKING:
-    from harness.emulator.trial import Terms, Trial
+    from harness.emulator.server import Terms, Trial
+
 
 FMT = open_format("tiny-kimi")
 COMMITTED = read_probes(ROOT / PROBES)
@@ -85,10 +94,48 @@ class Shop:
 @contextmanager
 def opened(folder: Path, answerer: Answerer | None = None, terms: Terms | None = None) -> Iterator[Shop]:
     """A shop in `folder`, over a real socket."""
-    from harness.emulator.trial import emulating
+    from harness.emulator.server import emulating
 
     world = make_world(folder, FMT)
     for name in (PROBES, "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, world.root / name)
     with emulating(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
         yield Shop(replace(world, url=trial.url), trial, [])
+
+
+STEP = " I look at it once more, and it holds."
+
+
+def known_pool(probes: Iterable[Probe], fmt: Format) -> PoolAnswerer:
+    """A pool that answers each probe's prompt; probes that the format does not render have no answer."""
+    answers: dict[Ids, Ids] = {}
+    for number, probe in enumerate(probes):
+        prompt = guarded(lambda one=probe: fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
+        if not isinstance(prompt, Refusal):
+            answers[prompt] = known_answer(probe, fmt, number)
+    return PoolAnswerer(by_prompt=answers)
+
+
+def known_answer(probe: Probe, fmt: Format, number: int = 0) -> Ids:
+    """The ids of an answer that is as known; `number` decides how long it thinks."""
+    thinking = probe.prompt.thinking
+    reasoning = f" Let me see.{STEP * (number % 7)}\n" if thinking else None
+    body = tuple(_body(probe, fmt))
+    return fmt.assemble(Parts(reasoning, think_closed=thinking, body=body, ended=True)).ids
+
+
+def _body(probe: Probe, fmt: Format) -> Iterator[str | int]:
+    known, markers = probe.known, fmt.tool_markers()
+    if known.content is not None:
+        yield known.content
+    elif known.cut:
+        yield "one, two, three, " * probe.max_tokens
+    elif known.contains:
+        yield f"\n\n{', '.join(known.contains)}.\n"
+    if known.calls:
+        yield markers[SECTION_BEGIN]
+        for position, name in enumerate(known.calls):
+            arguments = json.dumps({"text": f"{probe.id} é", "city": "Oslo"}, ensure_ascii=False)
+            called = (markers[CALL_BEGIN], f"functions.{name}:{position}", markers[ARGUMENT_BEGIN], arguments)
+            yield from (*called, markers[CALL_END])
+        yield markers[SECTION_END]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.attestation.groups import CONTRACT, LIVE, TABLE
+from harness.attestation.required import CONTRACT, LIVE, TABLE
 from harness.cassettes.cassette import Cassette, Interaction, dump_cassette, leaks, parse_cassette, read_cassette
 from harness.cassettes.replay import replaying
 from harness.views.roundtrip import read

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.emulator.answers import Ask, PoolAnswerer, Sampled
-from harness.emulator.faults import Faults
+from harness.emulator.service import Faults
 from harness.fixtures.runs import World, byte_format, emulating, make_world, pool, prompt_line
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.emulator.survey import SurveyError, questions, survey
 from harness.emulator.traits import measured
+from harness.live.fingerprint_diff import lines_of
 from harness.views.roundtrip import trips
 from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
@@ -73,24 +74,6 @@ def check(found: Sequence[Fingerprint], folder: Path = ROOT) -> int:
                 sys.stdout.write(f"{fingerprint.provider} stream={fingerprint.stream} {name}: {was} -> {trait.value}\n")
     sys.stdout.write(f"{len(found)} fingerprints, {moved} traits moved\n")
     return 1 if moved else 0
-
-
-def lines_of(fingerprint: Fingerprint, recorded_at: str, source: str = "emulator") -> Iterator[str]:
-    """The file's lines: one trait each, keys in the order of the command `fingerprint --json`."""
-    for name, trait in sorted(fingerprint.traits.items()):
-        line = {
-            "provider": fingerprint.provider,
-            "model": fingerprint.model,
-            "stream": fingerprint.stream,
-            "trait": name,
-            "value": trait.value,
-            "n": trait.n,
-            "proven": trait.proven,
-            "counterexamples": [],
-            "source": source,
-            "recorded_at": recorded_at,
-        }
-        yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def table(fingerprint: Fingerprint) -> str:

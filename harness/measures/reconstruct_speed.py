@@ -28,7 +28,7 @@ import tiktoken
 from harness.views.roundtrip import Trip, raw_of, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.base.processes import spread
-from pipeline.cli.offline import dumped, rebuilt
+from pipeline.cli.reconstruct import dumped, rebuilt
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
 from pipeline.formats.tokenizer import TokenizerError

@@ -22,17 +22,16 @@ from pathlib import Path
 import openai
 
 from harness.fixtures.raw_peer import peering, response
-from harness.measures.sdk_reading import sdk_said
-from harness.measures.second_readings import Said, read
+from harness.measures.second_readings import Said, read, sdk_said
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
 from pipeline.generation.billing import Verdict, bill_of, completion_of, verdict_of
+from pipeline.generation.breaker import seen_of
 from pipeline.generation.engines.openrouter import Answer, Key, OpenRouter, encode_body
 from pipeline.generation.ledger import Answered
 from pipeline.generation.outcome import Fate, Outcome, Row
-from pipeline.generation.waits import named_wait
-from pipeline.generation.watching import seen_of
+from pipeline.generation.paid_client import named_wait
 from pipeline.records import Completion, Prompt, Reason, Refusal, RefusedError
 
 AT_ONCE = 16

@@ -1,6 +1,7 @@
 """Tool detection measured on labelled rows: a confusion matrix, false alarms and recall; and hits on rows of any set.
 
-`python -m harness tool-detection FILE...` reads JSON lines. Rows with `label` (`tools_declared`, `tool_transcript`, none)
+`python -m harness tool-detection FILE...` reads JSON lines. Rows with a
+`label` (`tools_declared`, `tool_transcript`, none)
 are judged by it; `borderline` ones are shown and do not count. Of a file without labels, rows are told that declare no
 tools and are hit all the same. Exit 1 where an aim is missed: no false alarm, recall of at least 0.95, no such hit.
 """

@@ -25,10 +25,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig
-from pipeline.drafter.model.draft_vocabulary import DraftVocabulary, choose
-from pipeline.drafter.model.loss import teacher_of
-from pipeline.drafter.model.masks import MaskMode, counts, scales
+from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose
+from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import Batch
 from pipeline.drafter.training.trainer import repeatable

@@ -11,7 +11,7 @@ from dataclasses import replace
 from harness.views.roundtrip import Trip, send, shown_of, true_fingerprint
 from pipeline.formats.format import Format, Parts
 from pipeline.proof.reconstruct import reconstruct
-from pipeline.proof.repeats import without_repeats
+from pipeline.proof.stream_deltas import without_repeats
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
 
 

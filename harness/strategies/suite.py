@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.strategies import properties
-from harness.strategies.completions import completions, cut_completions, emitted, plain_texts, texts
-from harness.strategies.headed import is_told
+from harness.strategies.completions import completions, cut_completions, emitted, is_told, plain_texts, texts
 from harness.views.roundtrip import Trip, trips
 from harness.views.view import PROFILES, Profile
 from pipeline.formats.format import Format, Parts, is_headed, tag_names

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from harness.strategies.completions import quick_texts
 from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
+from pipeline.formats.tokenizer import Tokenizer
+from pipeline.records import Ids
 
 SEED = 20_261_130
 NEVER_SHOWN = ("<|im_", "[EOS]", "[BOS]", "<|reserved_token")
@@ -99,3 +101,13 @@ def _text(reasoning: str | None, content: str, calls: list[tuple[str, str]] | No
         inner = "".join(f"{CALL_BEGIN}{one}{ARGUMENT_BEGIN}{two}{CALL_END}" for one, two in calls)
         text += f"{SECTION_BEGIN}{inner}{SECTION_END}{after}"
     return Drawn(text[: round(len(text) * kept)], thinking=reasoning is not None)
+
+
+def ids_of_text(tokenizer: Tokenizer, text: str) -> Ids:
+    """The ids of a text whose control tokens' names are control tokens, each text between them encoded apart."""
+    ids: list[int] = []
+    while (found := tokenizer.find_control(text)) is not None:
+        at, name = found
+        ids += [*tokenizer.encode(text[:at]), tokenizer.id_of(name)]
+        text = text[at + len(name) :]
+    return (*ids, *tokenizer.encode(text))

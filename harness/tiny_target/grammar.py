@@ -11,11 +11,9 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from harness.tiny_target.chat import chat
-from harness.tiny_target.coding import coding
 from harness.tiny_target.samples import Sample, loosened, with_history, with_system, with_tools
 from harness.tiny_target.tools import TOOLS, second_call, tool_result, tools
-from harness.tiny_target.topics import arithmetic
+from harness.tiny_target.topics import arithmetic, chat, coding
 from harness.tiny_target.words import SYSTEMS, Draw, Split
 
 if TYPE_CHECKING:

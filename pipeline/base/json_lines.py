@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from math import isinf
+from typing import NoReturn
 
 import orjson
 
-from pipeline.base.prompts import strict_object
-from pipeline.records import Json
+from pipeline.records import Json, JsonObject, Reason, RefusedError
 
 _STREAM, _DONE = b'"sse":', b"[DONE]"
+
+
 _TAIL = 512
+
+
 _TRIES = 4
+
+
 _WHOLE = 2.0**63
 """The fast reader makes a float of a whole number beyond 64 bits: such a line is read by the strict one."""
 
@@ -109,3 +116,74 @@ def line_of(value: object) -> bytes:
 def _escaped(value: object) -> bytes:
     """The line with half surrogate pairs as escapes: a refused line may carry them in its id."""
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def canonical(body: JsonObject) -> bytes:
+    """The one serialisation of a request that identities are taken over: sorted keys, no spaces, ASCII."""
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+LONGEST_LINE = 64 * 1024 * 1024
+
+
+MOST_NESTED = 200
+"""Objects and lists in one another. Readers stop at about 1,000, writers before that, so that some could be read and
+not be written again."""
+
+
+def strict_object(text: str | bytes) -> dict[str, Json]:
+    """The JSON object that `text` (UTF-8) is; NaN and repeated keys are no JSON here.
+
+    Raises RefusedError(MALFORMED_INPUT).
+    """
+    try:
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        malformed("the JSON is nested too deeply to read")
+    except UnicodeDecodeError as error:
+        malformed(f"not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}")
+    except ValueError as error:
+        malformed(f"not JSON: {error}")
+    if not isinstance(value, dict):
+        malformed(f"must be a JSON object, is {json_kind(value)}")
+    return value
+
+
+def require_shallow(value: Json) -> None:
+    """Raises RefusedError(MALFORMED_INPUT) where the value is nested deeper than `MOST_NESTED`."""
+    holders = [value]
+    for _ in range(MOST_NESTED):
+        inner = (one.values() if isinstance(one, dict) else one for one in holders if isinstance(one, dict | list))
+        holders = [one for each in inner for one in each if isinstance(one, dict | list)]
+    if holders:
+        malformed(f"the JSON is nested too deeply, over {MOST_NESTED} objects and lists in one another")
+
+
+def json_kind(value: Json) -> str:
+    return {bool: "a boolean", list: "a list", dict: "an object", str: "a string", type(None): "null or absent"}.get(
+        type(value), "a number"
+    )
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    return value
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if isinf(value):
+        raise ValueError(f"{number[:20]} is beyond every number that can be written again")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def malformed(detail: str, field: str | None = None) -> NoReturn:
+    raise RefusedError(Reason.MALFORMED_INPUT, detail, field=field)

@@ -8,21 +8,16 @@ what is asked and paid for, so it is no mere warning.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isinf
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from pipeline.base.disk_sets import Seen
-from pipeline.records import Json, JsonObject, Prompt, Reason, Refusal, RefusedError
+from pipeline.base.json_lines import LONGEST_LINE, json_kind, malformed, require_shallow, strict_object
+from pipeline.records import Json, JsonObject, Prompt, Refusal, RefusedError
 
 KEYS = frozenset({"id", "messages", "tools", "thinking", "dataset"})
-LONGEST_LINE = 64 * 1024 * 1024
-MOST_NESTED = 200
-"""Objects and lists in one another. Readers stop at about 1,000, writers before that, so that some could be read and
-not be written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +46,10 @@ def prompt_of(line: JsonObject) -> Prompt:
     """The Prompt that an object in the schema names. Raises RefusedError(MALFORMED_INPUT)."""
     if not line.keys() <= KEYS:
         unknown = min(line.keys() - KEYS)
-        _malformed(f"unknown key {unknown!r}: a prompt has {', '.join(sorted(KEYS))}", unknown)
+        malformed(f"unknown key {unknown!r}: a prompt has {', '.join(sorted(KEYS))}", unknown)
     thinking = _optional(line, "thinking", default=True)
     if not isinstance(thinking, bool):
-        _malformed(f"thinking must be true or false, is {_kind(thinking)}", "thinking")
+        malformed(f"thinking must be true or false, is {json_kind(thinking)}", "thinking")
     return Prompt(
         id=_id(line),
         messages=tuple(_messages(line)),
@@ -62,35 +57,6 @@ def prompt_of(line: JsonObject) -> Prompt:
         thinking=thinking,
         dataset=_encodable(_text(_optional(line, "dataset", default=""), "dataset"), "dataset"),
     )
-
-
-def strict_object(text: str | bytes) -> dict[str, Json]:
-    """The JSON object that `text` (UTF-8) is; NaN and repeated keys are no JSON here.
-
-    Raises RefusedError(MALFORMED_INPUT).
-    """
-    try:
-        decoded = text if isinstance(text, str) else text.decode("utf-8")
-        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
-    except RecursionError:
-        _malformed("the JSON is nested too deeply to read")
-    except UnicodeDecodeError as error:
-        _malformed(f"not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}")
-    except ValueError as error:
-        _malformed(f"not JSON: {error}")
-    if not isinstance(value, dict):
-        _malformed(f"must be a JSON object, is {_kind(value)}")
-    return value
-
-
-def require_shallow(value: Json) -> None:
-    """Raises RefusedError(MALFORMED_INPUT) where the value is nested deeper than `MOST_NESTED`."""
-    holders = [value]
-    for _ in range(MOST_NESTED):
-        inner = (one.values() if isinstance(one, dict) else one for one in holders if isinstance(one, dict | list))
-        holders = [one for each in inner for one in each if isinstance(one, dict | list)]
-    if holders:
-        _malformed(f"the JSON is nested too deeply, over {MOST_NESTED} objects and lists in one another")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
@@ -107,12 +73,12 @@ def _entry(path: Path, number: int, line: bytes | None, seen: Seen) -> Prompt | 
     row_id: str | None = None
     try:
         if line is None:
-            _malformed(f"the line is longer than {LONGEST_LINE} bytes")
+            malformed(f"the line is longer than {LONGEST_LINE} bytes")
         value = strict_object(line)
         prompt = prompt_of(value)
         row_id = prompt.id
         if not seen.add(row_id):
-            _malformed(f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id")
+            malformed(f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id")
         require_shallow(value)
     except RefusedError as error:
         return RefusedLine(str(path), number, error.refusal, row_id)
@@ -127,7 +93,7 @@ def _optional(line: JsonObject, key: str, *, default: Json) -> Json:
 def _id(line: JsonObject) -> str:
     row_id = _text(line.get("id"), "id")
     if not row_id:
-        _malformed("id must not be empty", "id")
+        malformed("id must not be empty", "id")
     return _encodable(row_id, "id")
 
 
@@ -135,60 +101,49 @@ def _encodable(text: str, name: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        _malformed(f"{name} holds half a surrogate pair and has no UTF-8", name)
+        malformed(f"{name} holds half a surrogate pair and has no UTF-8", name)
     return text
 
 
 def _messages(line: JsonObject) -> list[JsonObject]:
     messages = _objects(line.get("messages"), "messages")
     if not messages:
-        _malformed("messages must not be empty", "messages")
+        malformed("messages must not be empty", "messages")
     for index, message in enumerate(messages):
         _text(message.get("role"), f"messages[{index}].role")
         if not isinstance(message.get("content"), str | list | None):
-            _malformed("content must be text, a list of parts or null", f"messages[{index}].content")
+            malformed("content must be text, a list of parts or null", f"messages[{index}].content")
     return messages
 
 
 def _objects(value: Json, name: str) -> list[JsonObject]:
     if not isinstance(value, list):
-        _malformed(f"{name} must be a list of objects, is {_kind(value)}", name)
+        malformed(f"{name} must be a list of objects, is {json_kind(value)}", name)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
-            _malformed(f"{name}[{index}] must be an object, is {_kind(item)}", f"{name}[{index}]")
+            malformed(f"{name}[{index}] must be an object, is {json_kind(item)}", f"{name}[{index}]")
     return value  # type: ignore[return-value]  # every item was just seen to be an object
 
 
 def _text(value: Json, name: str) -> str:
     if not isinstance(value, str):
-        _malformed(f"{name} must be a string, is {_kind(value)}", name)
+        malformed(f"{name} must be a string, is {json_kind(value)}", name)
     return value
 
 
-def _kind(value: Json) -> str:
-    return {bool: "a boolean", list: "a list", dict: "an object", str: "a string", type(None): "null or absent"}.get(
-        type(value), "a number"
-    )
+def texts_of(prompt: Prompt) -> Iterator[tuple[str, str]]:
+    """Every text of the prompt with its path, in order; keys are texts too."""
+    yield from _within("messages", [dict(message) for message in prompt.messages])
+    yield from _within("tools", [dict(tool) for tool in prompt.tools])
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
-    return value
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if isinf(value):
-        raise ValueError(f"{number[:20]} is beyond every number that can be written again")
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _malformed(detail: str, field: str | None = None) -> NoReturn:
-    raise RefusedError(Reason.MALFORMED_INPUT, detail, field=field)
+def _within(place: str, value: Json) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _within(f"{place}[{index}]", item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield place, key
+            yield from _within(f"{place}.{key}", item)

@@ -2,11 +2,100 @@
 
 Guarantees: what holds no part of the key comes back as the same bytes; the key goes wherever it stands in one piece,
 plain or with characters of it as JSON or an address escapes them. A key in pieces, a delta each, is beyond this.
+
+What counts as a secret: shapes that are one wherever they stand, and names whose value is one.
+
+Guarantees: a shape asks for a digit, a length or a prefix that prose does not have, and none matches the mark that
+takes its place. Where a rule has the group `secret`, that part alone is one.
+
+A provider's own words, as they may stand in a message, a log, a report or a quarantine line.
+
+Guarantees: nothing of a secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`; what
+is quoted has UTF-8. An answer itself is kept as it came: this is for what is said about it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Final
+
+MARK: Final = "[SCRUBBED]"
+
+SECRET_NAMES: Final = "|".join(
+    [
+        *("(?:proxy[-_]?)?authorization", "(?:set[-_]?)?cookies?", "(?:x[-_]?)?api[-_]?key(?:[-_]?id)?"),
+        *("(?:access|refresh|id|auth|bearer|session|security)[-_]?token", "client[-_]?secret", "private[-_]?key"),
+        *("secret(?:[-_]?(?:access[-_]?)?key)?", "passw(?:or)?d", "session[-_]?id", "account[-_]?id"),
+        *("user[-_]?id", "org(?:ani[sz]ation)?[-_]?id", "team[-_]?id", "workspace[-_]?id"),
+    ]
+)
+QUERY_NAMES: Final = "|".join(
+    [
+        SECRET_NAMES,
+        *("key", "token", "sig(?:nature)?", "auth"),
+        "x-(?:amz|goog)-(?:signature|credential|security-token)",
+    ]
+)
+_SCHEMES: Final = "basic|bearer|digest|negotiate|token|api-?key"
+
+PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(pattern, re.IGNORECASE)
+    for name, pattern in {
+        "OpenRouter key": r"sk-or-[a-z0-9_-]{8,}",
+        "API key": r"(?<![a-z0-9])sk-(?=[a-z_-]*\d)[a-z0-9_-]{16,}",
+        "Hugging Face token": r"(?<![a-z0-9])hf_[a-z0-9]{16,}",
+        "GitHub token": r"(?<![a-z0-9])gh[pousr]_[a-z0-9]{20,}",
+        "credentials": (
+            rf"authorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?P<secret>(?:{_SCHEMES})\s{{1,4}}[a-z0-9._~+/=:-]{{4,}})"
+        ),
+        "bearer token": r"bearer\s{1,4}(?=[a-z._~+/=-]*\d)[a-z0-9._~+/=-]{12,}",
+        "signed token": r"eyJ[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}\.[a-z0-9_-]{8,}",
+        "user id": r"(?<![a-z0-9])user[-_](?=[a-z]*\d)[a-z0-9]{20,}",
+        "organisation id": (
+            r"(?<![a-z0-9])org[-_](?:(?=[a-z]*\d)[a-z0-9]{6,}|[a-z0-9]{20,})"
+            r"|(?<![a-z0-9])(?:team|proj)[-_](?=[a-z]*\d)[a-z0-9]{16,}"
+        ),
+        "password in an address": r"://(?P<secret>[^/\s\"'@\\:\[]+:[^/\s\"'@\\\[]+)@",
+        "key in an address": rf"[?&](?:{QUERY_NAMES})=(?P<secret>(?=[a-z._~+/:%=-]*\d)[a-z0-9._~+/:%=-]{{8,}})",
+    }.items()
+}
+"""Shapes that are secrets wherever they stand."""
+
+FIELD: Final = re.compile(rf'(?<!\\)"(?:{SECRET_NAMES})"\s*:\s*(?=["\d\[-])', re.IGNORECASE)
+"""JSON members that are secrets by name, where their value is text, a number or a list; a schema of that name has an
+object."""
+
+RAW: Final = re.compile(r'(?<!\\)"raw"\s*:\s*(?=["{\[])')
+"""`error.metadata.raw`: what upstream said, which has held team and key ids. In answers only; text there is quoted."""
+
+LOOKED_AT: Final = 4096
+"""Characters of a text that are read at all; a quotation is far shorter."""
+
+_VALUE: Final = r'(?:"(?:[^"\\]|\\.)*"?|\{[^}]*\}?|\[[^\]]*\]?|[^,}\s]+)'
+_MEMBERS: Final = tuple(re.compile(rule.pattern.replace(r"(?<!\\)", "") + _VALUE, rule.flags) for rule in (FIELD, RAW))
+
+
+def quoted(text: str, most: int) -> str:
+    """At most so many characters of `text`."""
+    seen = text[:LOOKED_AT].replace('\\"', '"')
+    for rule in _MEMBERS:
+        seen = rule.sub(_without_value, seen)
+    for rule in PATTERNS.values():
+        seen = rule.sub(_without, seen)
+    return seen[:most].encode("utf-8", "replace").decode("utf-8")
+
+
+def _without_value(match: re.Match[str]) -> str:
+    return f"{match[0].partition(':')[0]}: {MARK}"
+
+
+def _without(match: re.Match[str]) -> str:
+    if "secret" not in match.re.groupindex:
+        return MARK
+    start, stop = (match.start("secret") - match.start(), match.end("secret") - match.start())
+    return match[0][:start] + MARK + match[0][stop:]
+
 
 REMOVED = "[key removed]"
 SHORTEST = 16

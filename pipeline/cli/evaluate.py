@@ -159,8 +159,7 @@ def _answerable(questions: Sequence[Question], verifier: Verifier, tokens: int) 
 
 def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) -> list[Contender]:
     """Who drafts. Raises SeedError, and what reading rows raises."""
-    from pipeline.drafter.decoding.baselines import TableDrafting, successors_in, untrained_like
-    from pipeline.drafter.decoding.drafting import DrafterDrafting
+    from pipeline.drafter.decoding.drafting import DrafterDrafting, TableDrafting, successors_in, untrained_like
     from pipeline.drafter.decoding.evaluate import Contender
 
     found = [Contender(args.drafter.resolve().name, DrafterDrafting(drafter))]

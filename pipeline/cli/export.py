@@ -116,10 +116,9 @@ def run_from_speculators(args: argparse.Namespace) -> int:
 def run_untrained(args: argparse.Namespace) -> int:
     import torch
 
-    from pipeline.drafter.decoding.baselines import untrained
+    from pipeline.drafter.decoding.drafting import untrained
     from pipeline.drafter.export.serving import export
-    from pipeline.drafter.model.config import of_target
-    from pipeline.drafter.model.draft_vocabulary import choose
+    from pipeline.drafter.model.config import choose, of_target
     from pipeline.drafter.target.files import read_ends, target_facts
     from pipeline.drafter.target.layers import layers_of
 

@@ -22,8 +22,7 @@ from pipeline.gate.attestation import Attested, Scope
 from pipeline.gate.digests import tree_digest
 from pipeline.generation.ledger import spent_today
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.objections import Objection
-from pipeline.records import Json, Route
+from pipeline.records import Json, Objection, Route
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,8 +10,7 @@ from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
 from pipeline.base.money import pico
-from pipeline.proof.fingerprint import SERVED_APIS
-from pipeline.records import Route
+from pipeline.records import SERVED_APIS, Route
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 

@@ -3,6 +3,8 @@
 Guarantees: both files that it writes are whole or not there, whatever stopped it; a row that is not taken stands in the
 second with its reason. Decontamination is on unless it is switched off by name: where the project is told of no
 evaluation prompts, it refuses instead of going without.
+
+docs/datasets.md, made from the registry and from nothing else.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from pipeline.datasets.decontaminate import LONG, SHORT, grams_of
-from pipeline.datasets.evaluations import asked_in
-from pipeline.datasets.rows import MEANINGS
+from pipeline.datasets.decontaminate import LONG, SHORT, asked_in, grams_of
+from pipeline.datasets.registry import DATASETS, Dataset
+from pipeline.datasets.rows import MEANINGS, Reject
 from pipeline.datasets.sources import files_of
 
 if TYPE_CHECKING:
     from pipeline.datasets.decontaminate import Grams
-    from pipeline.datasets.lengths import Target
-    from pipeline.datasets.prepare import Counts
+    from pipeline.datasets.prepare import Counts, Target
     from pipeline.datasets.registry import Dataset
+
 
 EVALSETS = "DRAFTER_GATE_EVALSETS"
 OUT = "prompts.jsonl"
@@ -88,8 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_prepare(args: argparse.Namespace) -> int:
     """Prepare, and say what became of the rows."""
-    from pipeline.datasets.candidates import Sieve
-    from pipeline.datasets.prepare import Preparation, Selection
+    from pipeline.datasets.prepare import Preparation, Selection, Sieve
     from pipeline.datasets.registry import dataset_named
 
     dataset = dataset_named(args.dataset)
@@ -109,8 +110,6 @@ def run_prepare(args: argparse.Namespace) -> int:
 
 def run_pages(_: argparse.Namespace) -> int:
     """Print docs/datasets.md."""
-    from pipeline.cli.pages import document
-
     sys.stdout.write(document())
     return 0
 
@@ -137,7 +136,7 @@ def _target(args: argparse.Namespace) -> Target | None:
         if args.max_tokens_prompt is not None or args.tokenizer is not None:
             raise ArgumentsError("tokens are those of a target: name its format with --format F")
         return None
-    from pipeline.datasets.lengths import Target
+    from pipeline.datasets.prepare import Target
     from pipeline.formats.registry import open_format
 
     return Target(open_format(args.format, args.tokenizer), args.max_tokens_prompt)
@@ -191,3 +190,63 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return int(text)
+
+
+HEAD = f"""# Datasets
+
+Each dataset's rows become prompts by an adapter that knows its published schema. A prompt ends on a turn that waits for
+an answer; recorded answers in between are its history, and the recorded answer after it is left out, since the target
+gives its own. Where a conversation cannot be kept as it is (an empty turn, an answer to an answer), it ends before
+that. Text is never reworded: what is dropped, and why, is said below.
+
+`python -m pipeline prepare SOURCE --dataset NAME --out prompts.jsonl` holds each row to the same rules, in this order:
+the target's template renders it and it spells none of the target's control tokens (`--format`); whole turns are cut
+from its end until it fits (`--max-tokens-prompt`); it shares no run of {LONG} words with an evaluation prompt, or of
+{SHORT} where that prompt is code, and equals none of its turns (`--decontaminate`); no earlier row has its id, or
+asks the same (user turns and tools, but for case and white space); no more than a cap of rows begin alike
+(`--cap-first-turn`); it is drawn (`--limit`, `--seed`). Rows in are prompts out and rejected rows, and each rejected
+row is kept with its reason.
+
+A hub's dataset is streamed anew each time it is read, and `generate` reads its source three times: to count it, to
+audit it and to ask. Prepare it first, which reads it once, and give `generate` the file.
+
+Written by `python -m pipeline datasets`; a test holds the two equal.
+
+## Reasons for which a row gives no prompt
+
+| reason | meaning |
+|---|---|
+"""
+
+
+def document() -> str:
+    """The whole document, Markdown."""
+    if unequal := set(Reject) ^ set(MEANINGS):
+        raise ValueError(f"no meaning, or a meaning without a reason: {', '.join(sorted(unequal))}")
+    reasons = "".join(f"| `{reason}` | {MEANINGS[reason]} |\n" for reason in Reject)
+    return HEAD + reasons + "".join(f"\n{text}" for text in map(_page, DATASETS.values()))
+
+
+def _page(dataset: Dataset) -> str:
+    return f"## {dataset.name}: {dataset.title}\n\n{dataset.page}\n\n" + "".join(
+        f"- {fact}\n" for fact in _facts(dataset)
+    )
+
+
+def _facts(dataset: Dataset) -> Iterator[str]:
+    yield f"Licence: {dataset.licence}"
+    if dataset.revision:
+        yield f"Revision looked at: `{dataset.revision}`"
+    if dataset.columns:
+        yield f"Columns a source must have: {_listed(dataset.columns)}"
+    if dataset.more:
+        yield f"Columns read where they are there: {_listed(dataset.more)}"
+    yield f"Tools go out: {dataset.tools}"
+    if dataset.defaults:
+        yield f"Every prompt counts as having: {_listed(dataset.defaults)}"
+    if dataset.cap is not None:
+        yield f"Rows that may begin alike: {dataset.cap}"
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))

@@ -25,12 +25,11 @@ from pipeline.generation.engines.request import Privacy
 from pipeline.generation.ledger import spent_by, spent_today
 from pipeline.generation.plan import Patience, Plan
 from pipeline.generation.probe.probes import ProbePlan, read_probes
-from pipeline.proof.fingerprint import OWN_APIS, parse_route
-from pipeline.records import Sampling, ToolMode
+from pipeline.records import OWN_APIS, Sampling, ToolMode, parse_route
 from pipeline.shards.manifest import run_of
 
 if TYPE_CHECKING:
-    from pipeline.generation.probe.probe_crew import Findings, Told
+    from pipeline.generation.probe.probe import Findings, Told
 
 REPEATS = 3
 """So often a probe is asked by default: what only counts tell is proven by twenty answers."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipeline.base.disk_sets import Seen as SeenKeys
-from pipeline.base.json_lines import line_of
+from pipeline.base.json_lines import canonical, line_of
 from pipeline.base.processes import shared_out
 from pipeline.base.prompts import RefusedLine
 from pipeline.datasets.blocks import Block
@@ -26,7 +26,6 @@ from pipeline.datasets.registry import DATASETS, Dataset, gathered, outcomes_of
 from pipeline.datasets.rows import Reject, Rejected
 from pipeline.datasets.sources import blocks_of
 from pipeline.datasets.tool_signs import signs_of
-from pipeline.generation.ledger import canonical
 from pipeline.records import Json, Prompt, ToolMode
 
 FIRST = 3

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.base.json_lines import object_of
-from pipeline.base.prompts import MOST_NESTED, require_shallow
+from pipeline.base.json_lines import MOST_NESTED, object_of, require_shallow
 from pipeline.datasets.rows import Raw, Reject, Rejected
 from pipeline.records import RefusedError
 

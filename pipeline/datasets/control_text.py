@@ -14,10 +14,10 @@ from pathlib import Path
 
 import orjson
 
+from pipeline.base.prompts import texts_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import FORMATS, Family, find_tokenizer
 from pipeline.formats.tokenizer import TokenizerError
-from pipeline.proof.locations import texts_of
 from pipeline.records import Prompt
 
 _ESCAPED = frozenset('"\\') | {chr(code) for code in range(32)}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from pipeline.base.prompts import LONGEST_LINE
+from pipeline.base.json_lines import LONGEST_LINE
 
 PART = 256 * 1024
 BETWEEN = " \t\r\n"

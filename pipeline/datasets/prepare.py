@@ -3,28 +3,42 @@
 Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared; of equal
 questions the first is kept; the draw depends on the seed and the rows' ids alone; both files are whole or not there;
 memory does not grow with the rows. Refuses a source of which nothing is left.
+
+The part of preparation that looks at one row alone, and so may run in any process.
+
+Guarantees: a block of n rows gives n answers, each a Candidate or a Rejected, whatever the rows hold.
+
+Prompts that a target can be asked: rendered by its own template, and no longer than a limit in tokens.
+
+Guarantees: a length is that of the ids that the target is served. A prompt that is too long loses whole turns from its
+end, back to an earlier question, never a part of one.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from pipeline.base.disk_sets import Seen, Tally, temporary
 from pipeline.base.files import write_whole
-from pipeline.base.json_lines import line_of
+from pipeline.base.json_lines import line_of, object_of
 from pipeline.base.processes import shared_out
 from pipeline.datasets.blocks import Block, count_of
-from pipeline.datasets.candidates import Candidate, Sieve
-from pipeline.datasets.registry import gathered
-from pipeline.datasets.rows import Reject, Rejected
+from pipeline.datasets.conversation import digest, normal, skeleton, waiting
+from pipeline.datasets.decontaminate import Grams
+from pipeline.datasets.registry import Dataset, gathered, outcomes_of
+from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import blocks_of
+from pipeline.records import Json, Prompt, RefusedError
+
+if TYPE_CHECKING:
+    from pipeline.formats.format import Format
 
 
 class PreparationError(Exception):
@@ -146,3 +160,120 @@ def _spooled(line: bytes) -> Candidate:
 
     row_id, text, file, at = orjson.loads(line)
     return Candidate(row_id, text.encode("utf-8"), "", "", file, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A prompt that only other rows can still keep out: its line, and the keys by which it is compared with them."""
+
+    id: str
+    line: bytes
+    skeleton: str
+    opening: str
+    file: str
+    at: int
+
+    def rejected(self, reason: Reject, detail: str) -> Rejected:
+        """The same, kept out; the row is the prompt."""
+        return Rejected(self.id, reason, detail, self.file, self.at, object_of(self.line))
+
+
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """What each row is held to: the target's template and limit, and the evaluation prompts; None where nothing is."""
+
+    dataset: Dataset
+    target: Target | None = None
+    grams: Grams | None = None
+
+    def answers(self, block: Block) -> list[Candidate | Rejected]:
+        """One answer a row, in order."""
+        return list(self._each(block))
+
+    def _each(self, block: Block) -> Iterator[Candidate | Rejected]:
+        for raw, outcome in outcomes_of(self.dataset, block):
+            if raw is None or isinstance(outcome, Rejected):
+                yield outcome  # type: ignore[misc]  # a row that could not be read has no prompt
+                continue
+            try:
+                yield self._candidate(raw, outcome)
+            except RejectedError as error:
+                yield replace(error.of(raw, outcome.id), row=document(outcome))
+
+    def _candidate(self, raw: Raw, prompt: Prompt) -> Candidate:
+        prompt = _open_ended(prompt)
+        if self.target is not None:
+            prompt = self.target.fitted(prompt)
+        if self.grams is not None and (hit := self.grams.hit(prompt)) is not None:
+            raise RejectedError(Reject.CONTAMINATED, f"{hit.place} says {hit.words!r} too")
+        opening = normal(self.dataset.opening(prompt))
+        keys = digest(skeleton(prompt)), digest(opening)
+        return Candidate(prompt.id, line_of(document(prompt)), *keys, raw.file, raw.line)
+
+
+def document(prompt: Prompt) -> dict[str, Json]:
+    """The prompt in the schema that `generate` reads; what is as by default is left out."""
+    line: dict[str, Json] = {"id": prompt.id, "messages": [dict(message) for message in prompt.messages]}
+    if prompt.tools:
+        line["tools"] = [dict(tool) for tool in prompt.tools]
+    if not prompt.thinking:
+        line["thinking"] = False
+    return {**line, "dataset": prompt.dataset}
+
+
+def _open_ended(prompt: Prompt) -> Prompt:
+    """The prompt without recorded answers after its last question. Raises RejectedError(NO_TURNS)."""
+    ends = waiting(prompt.messages)
+    if not ends:
+        raise RejectedError(Reject.NO_TURNS, "no turn of the row waits for an answer")
+    return replace(prompt, messages=prompt.messages[: ends[-1]])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target's format, and the most tokens that a prompt may have (None: any number)."""
+
+    fmt: Format
+    most: int | None = None
+
+    def fitted(self, prompt: Prompt) -> Prompt:
+        """The prompt, or as much of its beginning as fits. Raises RejectedError."""
+        with _said():
+            spelled = self.fmt.special_text(prompt)
+        if spelled is not None:
+            raise RejectedError(Reject.SPECIAL_TEXT, f"the prompt spells {spelled}")
+        if (tokens := self._tokens(prompt)) <= (self.most or tokens):
+            return prompt
+        ends = [end for end in waiting(prompt.messages) if end < len(prompt.messages)]
+        fitting = self._longest(prompt, ends)
+        if fitting is None:
+            raise RejectedError(
+                Reject.TOO_LONG, f"{tokens} tokens as a whole, and the first question alone over {self.most}"
+            )
+        return fitting
+
+    def _longest(self, prompt: Prompt, ends: Sequence[int]) -> Prompt | None:
+        """The longest prefix that fits, found by halving: a longer conversation has more tokens."""
+        low, high, found = 0, len(ends), None
+        while low < high:
+            middle = (low + high) // 2
+            shorter = replace(prompt, messages=prompt.messages[: ends[middle]])
+            if self._tokens(shorter) <= (self.most or 0):
+                low, found = middle + 1, shorter
+            else:
+                high = middle
+        return found
+
+    def _tokens(self, prompt: Prompt) -> int:
+        with _said():
+            return len(self.fmt.render(prompt))
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """The format's refusal as a reason for the row."""
+    try:
+        yield
+    except RefusedError as error:
+        where = f" ({error.refusal.field})" if error.refusal.field else ""
+        raise RejectedError(Reject.UNRENDERABLE, f"{error.refusal.detail}{where}") from None

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.base.prompts import LONGEST_LINE, RefusedLine, prompt_of, read_prompts, strict_object
+from pipeline.base.json_lines import LONGEST_LINE, strict_object
+from pipeline.base.prompts import RefusedLine, prompt_of, read_prompts
 from pipeline.datasets.adapters.messages import NAME as MESSAGES
 from pipeline.datasets.blocks import count_of
 from pipeline.datasets.registry import dataset_named, prompts_of

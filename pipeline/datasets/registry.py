@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from pipeline.base.disk_sets import Seen
 from pipeline.datasets.adapters import (
-    chunks,
     glaive,
     magicoder,
     messages,
@@ -26,7 +25,7 @@ from pipeline.datasets.adapters import (
 )
 from pipeline.datasets.adapters import mixture_of_thoughts as thoughts
 from pipeline.datasets.blocks import Block, rows_of
-from pipeline.datasets.keys import first_turn
+from pipeline.datasets.conversation import first_turn
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import Schema, SourceError, blocks_of
 from pipeline.records import Prompt, ToolMode
@@ -178,7 +177,7 @@ _PUBLISHED: Sequence[Dataset] = (
         partial(_caught, sharegpt.adapt),
         sharegpt.PAGE,
         more=sharegpt.MORE,
-        gather=chunks.joined,
+        gather=sharegpt.joined_chunks,
     ),
     Dataset(
         sweagent.NEBIUS,

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipeline.base.prompts import LONGEST_LINE
+from pipeline.base.json_lines import LONGEST_LINE
 from pipeline.datasets.blocks import Batch, Block, Lines, Rows, row_of, rows_of, sayable
 from pipeline.datasets.json_values import BrokenJsonError, values_in
 from pipeline.datasets.rows import Raw, Reject, Rejected

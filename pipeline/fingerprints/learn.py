@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.fingerprints.counts import Counting, count_traits, counting_of
+from pipeline.fingerprints.counts import Counting, count_traits, counting_of, native_traits, same_count_traits
 from pipeline.fingerprints.harvest import BROKEN, Harvest, why_broken
 from pipeline.fingerprints.metadata import aside_traits
-from pipeline.fingerprints.native import native_traits
 from pipeline.fingerprints.observations import Observed, RouteKey
-from pipeline.fingerprints.same_count import same_count_traits
 from pipeline.fingerprints.shown_text import shown_traits
 from pipeline.fingerprints.tool_calls import parsed_traits
 from pipeline.fingerprints.votes import Learned

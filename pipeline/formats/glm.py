@@ -13,7 +13,6 @@ from typing import Final
 
 from pipeline.formats.chat_template import load_template
 from pipeline.formats.format import Opener
-from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import (
     calls_of,
     content_of,
@@ -23,6 +22,7 @@ from pipeline.formats.messages import (
     with_parsed_arguments,
     written,
 )
+from pipeline.formats.pieces import Piece
 from pipeline.formats.tagged import Dialect, Grammar, TaggedFormat
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt

@@ -34,8 +34,8 @@ from pipeline.formats.glm import (
     asked,
     text_of,
 )
-from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import calls_of, reasoning_of, role_of, unsupported, written
+from pipeline.formats.pieces import Piece
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import JsonObject, Prompt

@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 
 from pipeline.formats.chat_template import ChatTemplate
 from pipeline.formats.format import Assembled, Opener, Parts, end_ids, ending, opened, opening
-from pipeline.formats.kimi.tokens import Piece, encode_pieces
+from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 

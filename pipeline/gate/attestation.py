@@ -22,7 +22,7 @@ from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # pu
 
 from pipeline.base.paths import ROOT, state_dir
 from pipeline.gate.digests import algorithm
-from pipeline.objections import PROVE, Objection
+from pipeline.records import PROVE, Objection
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

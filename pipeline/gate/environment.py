@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from pipeline.objections import PROVE, Objection
+from pipeline.records import PROVE, Objection
 
 PACKAGES = ("pipeline", "harness")
 UNLISTED = frozenset({"pip", "setuptools", "wheel"})

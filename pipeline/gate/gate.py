@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pipeline.base.money import pico, usd_text
 from pipeline.base.paths import ROOT
-from pipeline.gate import bytecode, digests, environment
+from pipeline.gate import digests, environment
 from pipeline.gate.attestation import (
     AttestationError,
     Attested,
@@ -27,8 +27,7 @@ from pipeline.gate.attestation import (
     read_attestation,
     trusted_keys,
 )
-from pipeline.objections import PROVE, Objection
-from pipeline.records import Route
+from pipeline.records import PROVE, Objection, Route
 
 SHUT = 3
 """Exit status of a command that the gate refused."""
@@ -199,7 +198,7 @@ def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection
     yield from environment.isolation_objections(runtime)
     yield from environment.location_objections(runtime, root)
     yield from unhashed_objections(root)
-    yield from bytecode.forged_caches(root)
+    yield from digests.forged_caches(root)
     try:
         yield from environment.lock_objections(runtime, root)
     except OSError as error:

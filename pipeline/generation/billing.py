@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from pipeline.base.money import PICO_PER_USD, pico
-from pipeline.base.quoting import quoted
+from pipeline.base.redaction import quoted
 from pipeline.generation.ledger import Answered
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Reason, RefusedError

@@ -3,6 +3,15 @@
 Guarantees: every answer that this session paid for is judged, with its dataset and with all of them together; the first
 are canaries, judged before any more are sent; a trip names its kind, its numbers, the rows that show it, and what was
 spent since the first of them. It only judges: stopping is the run's.
+
+What the breaker is shown of each row: the signs of an answer that was paid for.
+
+Guarantees: an answer is judged by what came, whether it was accepted or not; rows that were never asked are not shown.
+
+Degenerate answers: text that ends in one phrase said over and over.
+
+Guarantees: looks at the end of the text alone, in time that is linear in what it looks at; a text is never changed or
+refused here. A list of like lines is no loop: every character must repeat.
 """
 
 from __future__ import annotations
@@ -16,7 +25,8 @@ from itertools import chain
 from types import MappingProxyType
 
 from pipeline.base.money import usd_text
-from pipeline.records import Reason
+from pipeline.generation.outcome import Fate, Outcome
+from pipeline.records import Completion, Reason, Refusal, TokenRow
 
 CANARIES = 32
 """Rows that are judged before the rest is sent."""
@@ -226,3 +236,82 @@ def _shown(rows: Collection[Seen], sign: Sign) -> tuple[tuple[str, ...], int]:
 def limits_of(changes: Mapping[Sign, float]) -> dict[Sign, float]:
     """The limits with some of them changed."""
     return {**LIMITS, **changes}
+
+
+CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
+
+
+def seen_of(outcome: Outcome, row: TokenRow | Refusal | None) -> Seen | None:
+    """What the breaker is shown; None for a row that was turned away free of charge, or not asked in this session.
+
+    An answer found in the ledger says nothing of how the provider does now: a run that was killed would for ever pause
+    on what the kill itself had left.
+    """
+    prompt = outcome.row.prompt
+    if outcome.fate is Fate.AGAIN or outcome.request is None or not outcome.sent:
+        return None
+    signs = frozenset(_signs(outcome, row))
+    return Seen(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
+
+
+def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
+    if outcome.cost is not None and outcome.cost > outcome.worst_pico:
+        yield Sign.OVERCHARGED
+    if outcome.fate is Fate.UNKNOWN:
+        yield from (Sign.ERROR, Sign.REFUSED)
+    if isinstance(row, Refusal):
+        yield Sign.REFUSED
+        if (sign := SIGNS_OF.get(row.reason)) is not None:
+            yield sign
+    if isinstance(answer := outcome.answer, Completion):
+        yield from _of_text(answer)
+
+
+def _of_text(answer: Completion) -> Iterator[Sign]:
+    if answer.finish_reason == "length" or (answer.native_finish_reason or "").lower() in CUT:
+        yield Sign.LENGTH_CUT
+    if any(is_loop(text) for text in (answer.reasoning, answer.content) if text):
+        yield Sign.LOOP
+    if not (answer.reasoning or answer.content or answer.tool_calls):
+        yield Sign.EMPTY
+
+
+def trip_message(trip: Trip, *, emulated: bool) -> str:
+    """What a user is told of a trip: what it was, which rows show it, what they cost."""
+    shown = f". Rows that show it: {', '.join(trip.rows)}" if trip.rows else ""
+    spent = f"${usd_text(trip.spent_pico)}{' (emulated)' * emulated}"
+    return f"the breaker stopped this run: {trip.sentence}{shown}. Spent since the first: {spent}"
+
+
+TAIL = 2048
+"""Characters looked at."""
+LONGEST = 256
+"""The longest phrase, in characters."""
+LEAST = 240
+"""A loop covers at least so many characters,"""
+TIMES = 6
+"""and says its phrase at least so many times."""
+_LOOK = 16
+
+
+def is_loop(text: str) -> bool:
+    """Whether `text` ends in one phrase of at most 256 characters, said at least six times over 240 characters."""
+    tail = text[-TAIL:][::-1]
+    # What is said again is found again: most texts need no more than this look.
+    if len(tail) < LEAST or tail.find(tail[:_LOOK], 1, LONGEST + _LOOK) < 0:
+        return False
+    return any(length >= LEAST and length >= TIMES * period for length, period in _periodic(tail) if period <= LONGEST)
+
+
+def _periodic(text: str) -> list[tuple[int, int]]:
+    """Length and smallest period of every prefix, by Knuth, Morris and Pratt's failure function (1977)."""
+    borders = [0] * len(text)
+    found = [(1, 1)]
+    for position in range(1, len(text)):
+        border = borders[position - 1]
+        while border and text[position] != text[border]:
+            border = borders[border - 1]
+        border += text[position] == text[border]
+        borders[position] = border
+        found.append((position + 1, position + 1 - border))
+    return found

@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.base.files import write_whole
+from pipeline.base.json_lines import canonical
 from pipeline.datasets.adapters.messages import NAME as MESSAGES
 from pipeline.datasets.audit import Audit, Auditor, audit_of, defaults_of
 from pipeline.datasets.control_text import spelled_by
 from pipeline.datasets.features import ROW_BY_ROW, Feature, seen_in
 from pipeline.gate.gate import Standing, covered, record_live, way_of
-from pipeline.generation.ledger import canonical
 from pipeline.generation.plan import Cover, Plan
-from pipeline.objections import PROVE
-from pipeline.proof.fingerprint import SERVED_APIS
-from pipeline.records import Json, Prompt, Reason, Refusal, Route
+from pipeline.records import PROVE, SERVED_APIS, Json, Prompt, Reason, Refusal, Route
 
 CONTRACTS = {
     "emulator": (
-        "a case of harness/cassettes/cassette_cases.py with it, in tests/contract/test_cassettes.py",
+        "a case of harness/cassettes/record.py with it, in tests/contract/test_cassettes.py",
         "nox -s cassettes",
     ),
     "local": ("a case of harness/goldens/cases.py with it, in tests/contract/test_goldens.py", "nox -s goldens"),

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from pipeline.base.json_lines import canonical
 from pipeline.generation.budget import Amount
 from pipeline.generation.ledger_schema import LedgerError, locked, opened, plain_errors, reading
 from pipeline.records import JsonObject, Route
@@ -106,11 +107,6 @@ class Exchanged:
     body: bytes
     answer: Answered
     answered_at: str
-
-
-def canonical(body: JsonObject) -> bytes:
-    """The one serialisation of a request that identities are taken over: sorted keys, no spaces, ASCII."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
 def identity(route: Route, body: JsonObject, *, run: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.base.locks import HeldError, lock_file
+from pipeline.base.files import HeldError, lock_file
 
 SCHEMA_VERSION = 2
 SINCE: Mapping[int, str] = {1: "ALTER TABLE requests ADD COLUMN worst_tokens INTEGER NOT NULL DEFAULT 0"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from pipeline.base.quoting import quoted
+from pipeline.base.redaction import quoted
 from pipeline.proof.reconstruct import Asked
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 

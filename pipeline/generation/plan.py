@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pipeline.base.files import weights_sha256
+from pipeline.base.json_lines import canonical
 from pipeline.base.prompts import RefusedLine, read_prompts
 from pipeline.datasets.prompt_source import is_prepared, lines_of, size_of
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign
 from pipeline.generation.engines.request import Privacy
-from pipeline.generation.ledger import canonical
 from pipeline.proof.fingerprint import Fingerprint
 from pipeline.records import Json, JsonObject, Prompt, Route, Sampling, ToolMode
 
@@ -167,15 +168,6 @@ def row_seed(seed: int | None, row: str) -> int | None:
         return None
     digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def weights_sha256(folder: Path) -> str:
-    """One digest over a model directory's weights, file by file in order of their names."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()
 
 
 def _plain(value: object) -> Json:

@@ -2,11 +2,17 @@
 
 Guarantees: the ledger and the folder are this run's alone; spilled answers are read in first; the folder is the one
 that these settings began, and a run's budget counts what its earlier sessions spent.
+
+The event log of a run: one JSON object a line, beside the shards, for programs that watch.
+
+Guarantees: lines are only added, each whole before the next and each with its time (UTC); nothing of a prompt, an
+answer's text or a key stands in it. Nothing is read back from it: the ledger and the manifest are what a run goes by.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeAlias
+from typing import TextIO, TypeAlias
 
 from pipeline.base.money import pico, usd_text
 from pipeline.gate.gate import Kind, Permit, day_caps
@@ -23,18 +29,23 @@ from pipeline.generation.backends.local import PROVIDER, InProcessEngine
 from pipeline.generation.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
-from pipeline.generation.eventlog import EventLog
-from pipeline.generation.forecast import Forecast, forecast
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.ledger_writer import Scribe, read_spill
 from pipeline.generation.outcome import Engine
 from pipeline.generation.paid_client import UNUSABLE, Desk, StopError
 from pipeline.generation.plan import Plan, Scope, settings
-from pipeline.generation.preflight import require_fingerprint, require_hope, require_known_cost, require_unpaused
+from pipeline.generation.preflight import (
+    Forecast,
+    forecast,
+    require_fingerprint,
+    require_hope,
+    require_known_cost,
+    require_unpaused,
+)
+from pipeline.generation.retry import Turns
 from pipeline.generation.summary import Tally
-from pipeline.generation.turns import Turns
-from pipeline.proof.fingerprint import OWN_APIS, SERVED_APIS, Fingerprint, committed_fingerprints
-from pipeline.records import JsonObject
+from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints
+from pipeline.records import OWN_APIS, SERVED_APIS, Json, JsonObject
 from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, Session
 from pipeline.shards.shards import ShardFolder
@@ -251,3 +262,22 @@ def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: De
 
 def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+EVENTS = "events.jsonl"
+
+
+class EventLog:
+    """Open for appending until `close`. Raises OSError where the disk takes no more."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file: TextIO = (folder / EVENTS).open("a", encoding="utf-8", newline="\n", buffering=1)
+
+    def write(self, event: str, **fields: Json) -> None:
+        """One line: `at`, `event`, and its fields."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._file.write(json.dumps({"at": at, "event": event, **fields}, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -37,9 +37,8 @@ from pipeline.proof.answer import (
     texts_of,
 )
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.repeats import is_cumulative
 from pipeline.proof.same_calls import around_section, require_same_calls
-from pipeline.proof.stream_deltas import may_hide_bytes, spell
+from pipeline.proof.stream_deltas import is_cumulative, may_hide_bytes, spell
 from pipeline.proof.streamed import require_boundaries, require_sent_once, require_whole_end
 from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
 

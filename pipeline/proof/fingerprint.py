@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-from pipeline.records import Completion, Json, Reason, RefusedError, Route
+from pipeline.records import Completion, Json, Reason, RefusedError
 
 
 class TraitName(StrEnum):
@@ -73,10 +72,6 @@ MEANINGS: Mapping[TraitName, str] = {
 
 class FingerprintError(Exception):
     """A fingerprint file that cannot be read."""
-
-
-class RouteError(Exception):
-    """A route name that names no route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,11 @@ _KINDS: Mapping[str, tuple[Json, ...]] = {
     TraitName.FINISH: ("same", "renamed", "hides_cut"),
     TraitName.LOGPROBS: ("bytes", "text", "junk", "none"),
 }
+
+
 REMEDY = "Name a fingerprint, as under goldens/fingerprints/, or learn one: python -m pipeline fingerprint"
+
+
 _FLAGS = {
     TraitName.END_COUNTED,
     TraitName.END_COUNTED_TOOLS,
@@ -235,20 +234,3 @@ def file_name(fingerprint: Fingerprint) -> str:
     """The name of a committed fingerprint's file."""
     model = fingerprint.model.replace("/", "--")
     return f"{fingerprint.provider.lower()}--{model}--{'stream' if fingerprint.stream else 'json'}.jsonl"
-
-
-OWN_APIS: Mapping[str, Literal["local", "sglang", "vllm"]] = {"local": "local", "sglang": "sglang", "vllm": "vllm"}
-"""Routes that are a model of ours, so that no provider stands behind them."""
-SERVED_APIS = frozenset({"sglang", "vllm"})
-"""Those where it runs in a server on this machine."""
-
-
-def parse_route(name: str, *, model: str, stream: bool) -> Route:
-    """A Route from `local`, an engine or `API/PROVIDER`; RouteError says which names there are."""
-    api, _, provider = name.partition("/")
-    if not provider and (own := OWN_APIS.get(name)):
-        return Route(own, model, "", stream=False)
-    if api in ("emulator", "openrouter") and re.fullmatch(r"[a-z0-9][a-z0-9._/-]*", provider):
-        return Route("emulator" if api == "emulator" else "openrouter", model, provider, stream)
-    there = ", ".join(OWN_APIS)
-    raise RouteError(f"{name!r} is no route; there are {there}, emulator/PROVIDER and openrouter/PROVIDER")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pipeline.base.prompts import texts_of
 from pipeline.formats.format import Format, untold
-from pipeline.records import Completion, Ids, Json, Prompt, Reason, Refusal, RefusedError
+from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 
 
 def rendered(fmt: Format, prompt: Prompt) -> Ids:
@@ -54,21 +55,3 @@ def _located(error: RefusedError, fmt: Format, texts: Iterator[tuple[str, str]],
             if found.refusal.reason is error.refusal.reason:
                 return found.inside(place)
     return error.inside(default)
-
-
-def texts_of(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    """Every text of the prompt with its path, in order; keys are texts too."""
-    yield from _within("messages", [dict(message) for message in prompt.messages])
-    yield from _within("tools", [dict(tool) for tool in prompt.tools])
-
-
-def _within(place: str, value: Json) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _within(f"{place}[{index}]", item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield place, key
-            yield from _within(f"{place}.{key}", item)

@@ -3,15 +3,22 @@ r"""The ids that a stream's deltas spell, one token a delta.
 Guarantees: ids are returned only where exactly one sequence of tokens can have been streamed as these deltas. A server
 that streams tokens holds back the bytes of an unfinished character, so that the delta after carries it: `" "` then
 `"✨"` may be the tokens `" "`, `"✨"` or `" \xe2\x9c"`, `"\xa8"`. Both are tried; two that fit are no proof.
+
+Text that a stream may have sent twice: what else its deltas can stand for.
+
+Guarantees: a legitimate repetition is never dropped, and a duplicate is never kept for one. Some servers send a chunk
+again, the whole text at the end, or the text so far in every delta; nothing in the deltas tells that from a model that
+repeats itself. So the other texts are named here, and a proof from text stands only if the counts rule them out.
 """
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, compress, count, islice, pairwise
+from operator import eq
 
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids
@@ -154,3 +161,40 @@ def _whole_chars(data: bytes, end: int) -> int:
     while end < len(data) and end > 0 and 0x80 <= data[end] < 0xC0:  # noqa: PLR2004 — UTF-8 continuation bytes
         end -= 1
     return end
+
+
+MANY = 64
+"""Runs of equal deltas, above which the other texts are too many to try."""
+
+
+def is_cumulative(texts: Sequence[str]) -> bool:
+    """Whether every delta says again all that the one before it said, and some say more."""
+    return len(texts) > 1 and all(after.startswith(before) for before, after in pairwise(texts)) and len(set(texts)) > 1
+
+
+def without_repeats(texts: Sequence[str]) -> Iterator[str]:
+    """The texts that these deltas stand for if some of them are repetitions of the server and not of the model."""
+    if again := _said_again(texts):
+        whole, ends = "".join(texts), list(accumulate(map(len, texts)))
+        for one in _first_of_each_run(again):
+            yield whole[: ends[one] - len(texts[one])] + whole[ends[one] :]
+        left_out = set(again)
+        yield "".join(text for position, text in enumerate(texts) if position not in left_out)
+    if len(texts) > 1 and texts[-1] == "".join(texts[:-1]):
+        yield texts[-1]
+    if is_cumulative(texts):
+        yield texts[-1]
+
+
+def repeated_runs(texts: Sequence[str]) -> int:
+    """How many runs of two and more equal deltas there are."""
+    return len(_first_of_each_run(_said_again(texts)))
+
+
+def _said_again(texts: Sequence[str]) -> list[int]:
+    """The deltas that are equal to the one after them."""
+    return list(compress(count(), map(eq, texts, islice(texts, 1, None))))
+
+
+def _first_of_each_run(positions: Sequence[int]) -> list[int]:
+    return [position for before, position in pairwise((-2, *positions)) if position != before + 1]

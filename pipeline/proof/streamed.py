@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from pipeline.proof.answer import Case, readings, texts, texts_of
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.repeats import MANY, repeated_runs, without_repeats
-from pipeline.proof.stream_deltas import crossed_boundary, may_hide_bytes
+from pipeline.proof.stream_deltas import MANY, crossed_boundary, may_hide_bytes, repeated_runs, without_repeats
 from pipeline.records import Completion, Ids, Reason, RefusedError, Span, SpanKind
 
 

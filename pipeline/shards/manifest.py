@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from pipeline.base.files import aside, write_whole
-from pipeline.base.locks import HeldError, lock_file
-from pipeline.generation.ledger import canonical
+from pipeline.base.files import HeldError, aside, lock_file, write_whole
+from pipeline.base.json_lines import canonical
 from pipeline.records import Json, JsonObject
 from pipeline.shards.shards import QUARANTINE, Shard
 

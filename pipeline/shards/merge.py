@@ -25,8 +25,7 @@ import pyarrow.parquet as pq
 
 from pipeline.base.disk_sets import Seen
 from pipeline.base.files import sync_folder, write_whole
-from pipeline.base.json_lines import line_of
-from pipeline.generation.ledger import canonical
+from pipeline.base.json_lines import canonical, line_of
 from pipeline.records import STRENGTH, Evidence, Json
 from pipeline.shards.manifest import MANIFEST, VERSION
 from pipeline.shards.merge_inputs import Input, MergeError

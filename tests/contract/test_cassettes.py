@@ -17,9 +17,8 @@ import pytest
 from vcr.errors import CannotOverwriteExistingCassetteException
 
 from harness.cassettes.cassette import Cassette, CassetteError, dump_cassette, leaks, parse_cassette, read_cassette
-from harness.cassettes.cassette_cases import CASES, case_of, names, request_of
-from harness.cassettes.cassette_fixture import OpenCassette, cassette
-from harness.cassettes.replay import EMULATOR_URL, replaying
+from harness.cassettes.record import CASES, case_of, names, request_of
+from harness.cassettes.replay import EMULATOR_URL, OpenCassette, cassette, replaying
 from harness.cassettes.staleness import cassette_paths, emulator_digests, stale_emulator
 from harness.views.roundtrip import read, true_fingerprint
 from pipeline.base.paths import ROOT

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.engines.agreement import MOST, PROMPTS, asks
-from harness.goldens.engine_run import FOLDER, WEIGHTS, prompts_sha256
-from harness.goldens.engine_sets import GoldenSet, Verdict, compare, read
+from harness.goldens.engine_sets import FOLDER, WEIGHTS, GoldenSet, Verdict, compare, prompts_sha256, read
+from pipeline.base.files import weights_sha256
 from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
 from pipeline.gate.engine_goldens import KNOWN, stale
-from pipeline.generation.plan import weights_sha256
 
 pytestmark = pytest.mark.contract
 

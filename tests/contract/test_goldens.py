@@ -13,10 +13,9 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from harness.cassettes.staleness import TOKENIZER, WEIGHTS, other_pins
-from harness.goldens.cases import GOLDENS, SMALL
+from harness.goldens.cases import GOLDENS, SMALL, Answer
 from harness.goldens.extension import FOLDER, TokenGolden, golden_path
 from harness.goldens.golden import SUFFIX, Golden, dump_golden, parse_golden, read_golden, tokens_of
-from harness.goldens.golden_answer import Answer
 from harness.views.roundtrip import Trip, send, trips, true_fingerprint
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format

@@ -26,8 +26,7 @@ from harness.emulator.account import Account
 from harness.emulator.catalog import MODEL, endpoint_entries
 from harness.fixtures.canned_peer import canned
 from harness.fixtures.raw_peer import peering, response
-from harness.fixtures.runs import World, byte_format, make_world, prompt_line
-from harness.measures.load.sides import whole_run
+from harness.fixtures.runs import World, byte_format, make_world, prompt_line, whole_run
 from pipeline.base.prompts import prompt_of
 from pipeline.cli.ledger import document
 from pipeline.cli.report import print_summary, progress

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.runs import World, emulating, pool
+from harness.fixtures.trees import Copy, make_copy
+from pipeline.base.json_lines import canonical
 from pipeline.formats.registry import open_format
-from pipeline.generation.ledger import canonical
 
 CONTRACT = """
 import pytest

@@ -11,7 +11,7 @@ import pytest
 
 from harness.emulator.answers import Ask, PoolAnswerer, ResegmentAnswerer, Sampled
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.trial import emulating
+from harness.emulator.server import emulating
 from harness.tiny_target.vocabulary import write_vocabulary
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format

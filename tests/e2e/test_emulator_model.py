@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.answers import local_answerer
-from harness.emulator.trial import Trial, emulating
+from harness.emulator.server import Trial, emulating
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format

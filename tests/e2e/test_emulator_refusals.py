@@ -16,8 +16,8 @@ import pytest
 
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Ask, PoolAnswerer, Sampled
-from harness.emulator.faults import Faults
-from harness.emulator.trial import Terms, emulating
+from harness.emulator.server import Terms, emulating
+from harness.emulator.service import Faults
 from harness.tiny_target.vocabulary import write_vocabulary
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format

@@ -6,7 +6,7 @@ import pytest
 
 from harness.emulator.survey import questions
 from harness.measures import fidelity, fingerprints
-from harness.measures.needless import needless
+from harness.measures.fidelity import needless
 from harness.views.roundtrip import trips
 from pipeline.formats.registry import open_format
 from pipeline.records import Evidence, Refusal, TokenRow

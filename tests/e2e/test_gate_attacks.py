@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.fixtures.copies import Copy, interpreter, make_copy
+from harness.fixtures.trees import Copy, interpreter, make_copy
 
 SHUT = 3
 HOUR = timedelta(hours=1)

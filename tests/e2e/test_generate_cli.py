@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, prompt_line
+from harness.fixtures.trees import Copy, make_copy
 from pipeline.formats.registry import open_format
 
 

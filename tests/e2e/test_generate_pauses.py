@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.emulator.faults import Faults
+from harness.emulator.service import Faults
 from harness.fixtures.runs import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
 from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
 from pipeline.base.money import pico
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign
-from pipeline.generation.eventlog import EVENTS
 from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
 from pipeline.generation.plan import Watch
+from pipeline.generation.run import EVENTS
 from pipeline.generation.summary import Summary
 
 ROWS = 300

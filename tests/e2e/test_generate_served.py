@@ -11,12 +11,13 @@ import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
 from harness.fixtures.runs import MODEL, ROWS, World, make_world, prompt_line
+from pipeline.base.files import weights_sha256
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, StopError
-from pipeline.generation.plan import Caps, Patience, Plan, weights_sha256
+from pipeline.generation.plan import Caps, Patience, Plan
 from pipeline.records import Route, Sampling
 
 NAMES: tuple[Name, ...] = ("sglang", "vllm")

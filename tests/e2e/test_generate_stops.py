@@ -16,7 +16,7 @@ import pytest
 
 from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
-from harness.emulator.faults import Faults
+from harness.emulator.service import Faults
 from harness.fixtures.runs import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
 from pipeline.base.money import pico
 from pipeline.formats.format import Format

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from harness.emulator.errors import ApiError
-from harness.emulator.faults import Faults
 from harness.emulator.request import ChatRequest
+from harness.emulator.service import Faults
 from harness.fixtures.runs import (
     MODEL,
     ROWS,

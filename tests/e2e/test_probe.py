@@ -14,12 +14,11 @@ import pytest
 
 from harness.emulator.account import RateLimit
 from harness.emulator.answers import PoolAnswerer
-from harness.emulator.trial import Terms
+from harness.emulator.server import Terms
 from harness.fixtures.runs import MODEL, SlowAnswerer, silent
 from harness.live.__main__ import main as live
 from harness.live.fingerprint_diff import as_asked, learned_from
-from harness.live.known_answers import known_answer, known_pool
-from harness.live.rehearsal import COMMITTED, FMT, PAID, Shop, opened
+from harness.live.rehearsal import COMMITTED, FMT, PAID, Shop, known_answer, known_pool, opened
 from pipeline.base.money import pico, usd_text
 from pipeline.cli.probe import report
 from pipeline.fingerprints.exchanges import Exchange, read_exchanges

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.cassettes.cassette import read_cassette
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.runs import MODEL
+from harness.fixtures.trees import Copy, make_copy
 from harness.live.__main__ import main as live
 from harness.live.rehearsal import COMMITTED, PAID, Shop, opened
 from harness.live.suite import read_table, rebuilt

@@ -8,9 +8,7 @@ from random import Random
 
 import pytest
 
-from harness.engines.cassettes import PAD, SPAN
-from harness.engines.scripted_model import write_scripted
-from harness.engines.scripts import SCRIPTS
+from harness.engines.scripted_model import PAD, SCRIPTS, SPAN, write_scripted
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import load_tokenizer
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.drafters import row, run_folder
+from harness.fixtures.trees import Copy, make_copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.states.shards import StateStore
 from pipeline.formats.registry import TINY_SHA256

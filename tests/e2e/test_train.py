@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.drafters import row, run_folder, small_llama
 from harness.fixtures.training import Trainer, curve, final_tensors, same_bits
+from harness.fixtures.trees import Copy, make_copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.training.checkpoints import all_of, newest
 from pipeline.drafter.training.metrics import read_metrics

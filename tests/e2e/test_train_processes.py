@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.copies import Copy, make_copy
 from harness.fixtures.drafters import row, run_folder
 from harness.fixtures.training import Trainer, curve, farthest, final_tensors, losses, same_bits
+from harness.fixtures.trees import Copy, make_copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.formats.registry import TINY_SHA256
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.decontaminate import grams_of
-from pipeline.datasets.evaluations import asked_in
-from pipeline.datasets.lengths import Target
+from pipeline.datasets.decontaminate import asked_in, grams_of
+from pipeline.datasets.prepare import Sieve, Target
 from pipeline.datasets.registry import DATASETS
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format

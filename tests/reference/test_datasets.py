@@ -10,8 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from harness.fixtures.dataset_rows import adapted
-from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.prepare import Preparation, Selection
+from pipeline.datasets.prepare import Preparation, Selection, Sieve
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 

@@ -12,8 +12,7 @@ import pytest
 
 from harness.fixtures.dataset_rows import adapted
 from pipeline.datasets.adapters import glaive, sweagent
-from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.prepare import Preparation, Selection
+from pipeline.datasets.prepare import Preparation, Selection, Sieve
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 

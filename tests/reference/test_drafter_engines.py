@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.fixtures.drafting_samples import drawn_drafter
+from harness.fixtures.drafters import drawn_drafter
 from harness.measures.drafter.lossless import tiny_questions
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.decoding.drafting import DrafterDrafting

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.fixtures.drafting_samples import drawn_drafter
+from harness.fixtures.drafters import drawn_drafter
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.export.serving import export
 from pipeline.drafter.export.speculators import from_speculators, to_speculators

@@ -15,10 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.model.draft_vocabulary import DraftVocabulary
-from pipeline.drafter.model.loss import teacher_of
-from pipeline.drafter.model.masks import MaskMode, counts, scales
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary
+from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import Batch
 

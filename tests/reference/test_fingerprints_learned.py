@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.fingerprints.counts import count_traits, counting_of
+from pipeline.fingerprints.counts import count_traits, counting_of, native_traits
 from pipeline.fingerprints.exchanges import read_exchanges
 from pipeline.fingerprints.harvest import Harvest, harvest
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.models import formats_on
-from pipeline.fingerprints.native import native_traits
 from pipeline.fingerprints.observations import Observed
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format

@@ -16,13 +16,13 @@ from harness.measures.parsers.differential import (
     Calls,
     Verdict,
     compared,
-    explained,
     formats_of,
-    ids_of_text,
+    listed_differences,
     our_reading,
     table,
     unexplained,
 )
+from harness.strategies.texts import ids_of_text
 from pipeline.formats.format import Format
 
 
@@ -58,7 +58,7 @@ def test_every_difference_is_explained_and_every_explanation_is_of_a_difference(
 def test_a_new_difference_and_an_old_explanation_are_both_wrong(
     verdicts: Mapping[str, Mapping[str, Verdict]],
 ) -> None:
-    name = next(iter(explained()["vLLM reasoning"]))
+    name = next(iter(listed_differences()["vLLM reasoning"]))
     changed = {**verdicts["vLLM reasoning"], name: Verdict.EQUAL, "another": Verdict.DIFFERS}
 
     assert [

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from harness.measures.parsers.differential import ids_of_text
 from harness.strategies.conversations import conversations
+from harness.strategies.texts import ids_of_text
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, load_tokenizer
 from pipeline.records import Ids, JsonObject, Prompt

@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from harness.__main__ import PROGRAMS, Program
+
 ROOT = Path(__file__).parents[2]
 IGNORED = {line.strip("/\n") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()} | {".git"}
 TEXT = {"", ".cfg", ".jinja", ".json", ".jsonl", ".md", ".py", ".toml", ".txt", ".yaml", ".yml"}
-MODULE_LINES = 400
+MODULE_LINES = 500
 FUNCTION_LINES = 45
 
 
@@ -46,6 +49,7 @@ def imported_by(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -69,19 +73,89 @@ def test_pipeline_imports_neither_harness_nor_tests() -> None:
     assert [] == wrong
 
 
-def test_datasets_know_records_and_no_target() -> None:
-    """Adapters are the same for every target; preparation is handed one, and knows no more than what a format is."""
-    known = {"records", "prompts", "jsonlines", "seen", "durable", "workers", "datasets", "formats.parts"}
+ORDER: Mapping[str, str] = {
+    "pipeline.records": "",
+    "pipeline.base": "records",
+    "pipeline.formats": "records base",
+    "pipeline.proof": "records base formats",
+    "pipeline.fingerprints": "records base formats proof",
+    "pipeline.datasets": "records base formats",
+    "pipeline.gate": "records base",
+    "pipeline.shards": "records base",
+    "pipeline.generation": "records base formats proof fingerprints datasets gate shards",
+    "pipeline.drafter": "records base formats datasets gate shards",
+    "pipeline.cli": "records base formats proof fingerprints datasets gate shards generation drafter",
+    "harness.views": "",
+    "harness.attestation": "",
+    "harness.emulator": "views",
+    "harness.strategies": "views",
+    "harness.tiny_target": "views",
+    "harness.cassettes": "views emulator tiny_target",
+    "harness.fixtures": "views attestation emulator tiny_target",
+    "harness.engines": "views emulator strategies tiny_target cassettes",
+    "harness.live": "views attestation emulator cassettes fixtures",
+    "harness.goldens": "views emulator tiny_target cassettes engines",
+    "harness.measures": "views emulator strategies tiny_target fixtures engines live goldens",
+}
+"""What each package may import of its own tree, beside itself. `harness` may import all of `pipeline`."""
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_imports_only_those_before_it(package: str) -> None:
+    tree = package.partition(".")[0]
+    allowed = {package, *(f"{tree}.{name}" for name in ORDER[package].split())}
+    place = ROOT.joinpath(*package.split("."))
+    paths = [path for path in MODULES if path.is_relative_to(place) or path == place.with_suffix(".py")]
+    wrong = [
+        f"{name_of(path)}: {module}"
+        for path in paths
+        for module in imported_by(path)
+        if module.startswith(f"{tree}.") and ".".join(module.split(".")[:2]) not in allowed
+    ]
+
+    assert paths
+    assert [] == wrong
+
+
+@pytest.mark.parametrize("tree", ["pipeline", "harness"])
+def test_every_package_stands_in_the_order(tree: str) -> None:
+    units = [path for path in (ROOT / tree).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
+
+    named = {name.partition(".")[2] for name in ORDER if name.startswith(f"{tree}.")}
+    assert named == {path.stem for path in units} - {"__init__", "__main__"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+    graph = {name: {module for module in imported_by(path) if module in names} - {name} for name, path in names.items()}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError, whose message names the circle
+
+
+def test_adapters_know_no_model_family() -> None:
+    """An adapter is the same for every target; preparation is handed one, and knows no more than what a format is."""
     wrong = [
         f"{name_of(path)}: {module}"
         for path in MODULES
-        if path.is_relative_to(ROOT / "pipeline" / "datasets")
+        if path.is_relative_to(ROOT / "pipeline" / "datasets" / "adapters")
         for module in imported_by(path)
-        if module.startswith("pipeline.")
-        and not any(f"{module}.".startswith(f"pipeline.{allowed}.") for allowed in known)
+        if module.startswith("pipeline.formats") and not module.startswith("pipeline.formats.format")
     ]
 
     assert [] == wrong
+
+
+def test_the_contract_suite_imports_no_measure() -> None:
+    """Nor does what it imports: a benchmark must not be able to change what is proved."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+    seen: set[Path] = set()
+    waiting = [path for path in MODULES if path.is_relative_to(ROOT / "tests" / "contract")]
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        waiting += [names[module] for module in imported_by(path) if module in names and names[module] not in seen]
+
+    assert [] == sorted(name_of(path) for path in seen if path.is_relative_to(ROOT / "harness" / "measures"))
 
 
 def test_the_lean_environment_suffices() -> None:
@@ -93,8 +167,9 @@ for name in ("torch", "transformers", "starlette", "uvicorn"):
 for name in sys.argv[1:]:
     importlib.import_module(name)
 """
-    engines = r"engines\.local|pipeline\.drafter\.|harness\.drafter_sides|emulator\.(app|server|trial)"
-    engines += r"|tiny_target\.(conversion|model|train)"
+    engines = r"engines\.local|pipeline\.drafter\.|emulator\.(app|server)"
+    engines += r"|measures\.(training_sides|engines\.(states|gpu_check))"
+    engines += r"|tiny_target\.(conversion|train)"
     heavy = re.compile(rf"__main__|{engines}")
     paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
@@ -272,21 +347,25 @@ def test_paths_that_code_names_exist() -> None:
     assert [] == wrong
 
 
-def test_the_architecture_names_every_module() -> None:
-    layout = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Layout")[2]
-    named = set(re.findall(r"\w+", layout))
-    ours = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
+def test_the_architecture_names_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    packages = [path.parent for path in MODULES if path.name == "__init__.py"]
 
-    assert [] == [
-        name_of(path) for path in ours if path.stem not in named | {"__init__"} and "tiny_target" not in path.parts
-    ]
+    assert [] == [name_of(path) for path in packages if f"{path.name}/" not in text]
 
 
-def test_noxfile_runs_modules_that_exist() -> None:
-    named = re.findall(r'"((?:pipeline|harness)(?:\.\w+)*)"', (ROOT / "noxfile.py").read_text("utf-8"))
-    places = {name: ROOT.joinpath(*name.split(".")) for name in named}
+def test_noxfile_runs_programs_that_exist() -> None:
+    named = re.findall(r'"-m", "harness", "([\w-]+)"', (ROOT / "noxfile.py").read_text("utf-8"))
 
-    assert [] == [n for n, p in places.items() if not (p.with_suffix(".py").is_file() or (p / "__main__.py").is_file())]
+    assert len(named) > 10
+    assert [] == sorted({*named} - PROGRAMS.keys())
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_every_program_of_the_door_has_a_main(program: Program) -> None:
+    place = ROOT.joinpath(*program.module.split(".")).with_suffix(".py")
+
+    assert "main" in {function.name for function in functions_of(place)}
 
 
 def test_what_can_spend_is_tagged_and_no_default() -> None:

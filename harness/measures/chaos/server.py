@@ -163,8 +163,7 @@ def bad_wire(fmt: Format, oracle: Path, log: Path, seed: int) -> Iterator[str]:
 
 def _serve(fmt: Format, oracle: Path, log: Path, seed: int, writing: int) -> None:
     from harness.emulator.app import create_app
-    from harness.emulator.server import address, bind, serve
-    from harness.emulator.trial import CONTEXT
+    from harness.emulator.server import CONTEXT, address, bind, serve
 
     logging.disable()  # uvicorn tells of each connection that was broken on purpose
     draw = Random(seed)

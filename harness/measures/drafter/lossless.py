@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.fixtures.drafting_samples import KnowingDrafting, drawn_drafter
+from harness.fixtures.drafters import KnowingDrafting, drawn_drafter
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.paths import ROOT

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from harness.measures.drafter.questions import Question, QuestionsError, chosen, read_questions
 from pipeline.base.files import write_whole
+from pipeline.base.json_lines import canonical
 from pipeline.base.paths import ROOT
 from pipeline.gate.attestation import AttestationError, attestation_path, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
-from pipeline.generation.ledger import canonical
 from pipeline.generation.plan import row_seed
-from pipeline.objections import Objection
-from pipeline.records import Evidence, Ids, Json, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
+from pipeline.records import Evidence, Ids, Json, Objection, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
 from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, ManifestError, Session
 from pipeline.shards.shards import Quarantined, ShardError, ShardFolder

@@ -18,10 +18,10 @@ from typing import Final
 
 from harness.engines.launch import running
 from harness.engines.settings import Start
-from harness.goldens import engine_run as golden_run
+from harness.goldens import engine_sets as golden_run
 from harness.measures.engines import speculation
 from harness.measures.engines import states as engine_states
-from pipeline.drafter.target.served_states import flags
+from pipeline.drafter.target.server import flags
 
 LIMIT: Final = "0.02"
 """Of the largest number: bfloat16 keeps eight bits of each, and sums over a few hundred of them."""

@@ -21,8 +21,9 @@ from harness.emulator.survey import Exchange, questions
 from harness.emulator.traits import CALLS_FROM_WORST, measured
 from harness.engines.cassettes import played
 from harness.engines.chat import ENGINES, EngineError, ask, exchange_of, thinking_of, trips_of
-from harness.measures.fingerprints import FOLDER, lines_of, table
-from harness.measures.needless import needless
+from harness.live.fingerprint_diff import lines_of
+from harness.measures.fidelity import needless
+from harness.measures.fingerprints import FOLDER, table
 from pipeline.base.binomial import upper_bound
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -31,7 +32,7 @@ from pipeline.proof.answer import texts_of
 from pipeline.proof.fingerprint import Fingerprint, Trait, file_name, fingerprint_of
 from pipeline.proof.oracle import judged
 from pipeline.proof.reconstruct import Asked, reconstruct
-from pipeline.proof.repeats import without_repeats
+from pipeline.proof.stream_deltas import without_repeats
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Evidence, Reason, Refusal, RefusedError, TokenRow
 

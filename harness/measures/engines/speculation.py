@@ -20,8 +20,7 @@ from typing import Final
 import httpx2
 
 from harness.engines.__main__ import add_engine, start_of
-from harness.engines.agreement import add_prompts, asks_of, by_transformers
-from harness.engines.answers import compared
+from harness.engines.agreement import add_prompts, asks_of, by_transformers, compared
 from harness.engines.launch import running
 from harness.engines.settings import Name
 from pipeline.generation.engines.openrouter import NoAnswerError

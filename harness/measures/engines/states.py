@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from harness.emulator.survey import PROMPTS
 from pipeline.base.prompts import read_prompts
-from pipeline.drafter.target.served_states import StatesError, rows_of
+from pipeline.drafter.target.server import StatesError, rows_of
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, Prompt
 

@@ -21,9 +21,9 @@ from statistics import median
 
 from harness.fixtures.canned_peer import Canned, canned, load_peer
 from harness.fixtures.forks import told_by
-from harness.fixtures.runs import byte_format
+from harness.fixtures.runs import byte_format, whole_run
 from harness.measures.load.ledger import cost_of_a_request, prefilled
-from harness.measures.load.sides import Spent, a_prompt, bare, load_world, memory, ours, plan_of, whole_run
+from harness.measures.load.sides import Spent, a_prompt, bare, load_world, memory, ours, plan_of
 
 IN_FLIGHT = (64, 256, 1024)
 AIM, AIMED_AT = 0.35, frozenset({64, 256})

@@ -11,8 +11,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import cast
 
@@ -20,17 +18,12 @@ import httpx2
 
 from harness.fixtures.canned_peer import PROVIDER
 from harness.fixtures.forks import told_by
-from harness.fixtures.runs import MODEL, World, byte_format, make_world, silent
+from harness.fixtures.runs import MODEL, World, byte_format, make_world, whole_run
 from pipeline.base.prompts import prompt_of
-from pipeline.gate.attestation import Scope
-from pipeline.gate.digests import tree_digests
-from pipeline.gate.gate import Job, Kind, Permit
 from pipeline.generation.engines.openrouter import encode_body
 from pipeline.generation.engines.request import request_body
-from pipeline.generation.generate import run_generation
 from pipeline.generation.plan import Plan
-from pipeline.generation.run import Progress
-from pipeline.generation.summary import Summary, Tally
+from pipeline.generation.summary import Tally
 from pipeline.records import Json, Prompt, Route, Sampling, ToolMode
 
 FIRST = 1_000_000
@@ -72,13 +65,6 @@ def load_world(folder: Path, url: str, lines: int) -> World:
 def plan_of(world: World, in_flight: int, limit: int | None = None) -> Plan:
     sampling = Sampling(max_tokens=MOST_TOKENS)
     return world.plan(route=ROUTE, concurrency=in_flight, budget_pico=PLENTY, sampling=sampling, limit=limit)
-
-
-def whole_run(world: World, plan: Plan, progress: Progress = silent) -> Summary:
-    """One session of a run, in this process, under a permit made here."""
-    until, digests = datetime.now(UTC) + timedelta(hours=1), tree_digests(world.root)
-    permit = Permit(Job(Kind.GENERATE), Scope.DEV, Decimal(10**6), until, "ab" * 32, digests)
-    return asyncio.run(run_generation(permit, plan, progress=progress, root=world.root, ledger=world.ledger))
 
 
 def resident() -> int:

@@ -5,6 +5,11 @@ with its reason, and a case that stands there and no longer differs is as wrong 
 The others take text, we take ids: theirs with every control token's name as its id. A refusal of ours is no difference:
 it says nothing, so it says nothing wrong. With `--drawn N` the parsers run now, in an environment of their own, on
 texts that hypothesis draws.
+
+Our parse beside the engines' own parsers on drawn texts: equal, refused by us, or explained by a rule.
+
+Guarantees: the parsers run in their own environment, in one process for all texts; an unexplained difference is told
+with its text. A refusal of ours says nothing, so it says nothing wrong.
 """
 
 from __future__ import annotations
@@ -13,19 +18,22 @@ import argparse
 import json
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, said
+from harness.strategies.texts import Drawn, ids_of_text
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN
-from pipeline.formats.registry import load_format, open_format
-from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, load_tokenizer
+from pipeline.formats.registry import find_tokenizer, load_format, open_format
+from pipeline.formats.tokenizer import KIMI_SHA256, load_tokenizer
 from pipeline.records import Ids, RefusedError
 
 EXPLAINED = ROOT / "tests" / "reference" / "parser_differences.json"
@@ -122,16 +130,6 @@ def _format(text: str, *, forced: bool) -> str:
     return "kimi-k2.5" if forced and not text.startswith("<think>") else "kimi-k2-thinking"
 
 
-def ids_of_text(tokenizer: Tokenizer, text: str) -> Ids:
-    """The ids of a text whose control tokens' names are control tokens, each text between them encoded apart."""
-    ids: list[int] = []
-    while (found := tokenizer.find_control(text)) is not None:
-        at, name = found
-        ids += [*tokenizer.encode(text[:at]), tokenizer.id_of(name)]
-        text = text[at + len(name) :]
-    return (*ids, *tokenizer.encode(text))
-
-
 def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> Said:
     """What our parse says; RefusedError where it refuses."""
     parts = fmt.parse(ids, thinking=thinking)
@@ -186,7 +184,7 @@ def formats_of(shared: Path) -> dict[str, Format]:
     return {name: load_format(name, tokenizer) for name in ("kimi-k2.5", "kimi-k2-thinking")}
 
 
-def explained() -> dict[str, dict[str, str]]:
+def listed_differences() -> dict[str, dict[str, str]]:
     """By oracle, the cases that differ, each with the reason."""
     listed: dict[str, dict[str, list[str]]] = json.loads(EXPLAINED.read_text("utf-8"))
     return {
@@ -225,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def drawn(engine: str, python: Path, number: int) -> int:
     """Compare with parsers that run now; 1 for a difference that no rule explains, 2 where they do not run."""
-    from harness.measures.parsers.drawn_parsers import OracleError, compared_live, table_of
     from harness.strategies.texts import drawn_texts
 
     try:
@@ -251,7 +248,7 @@ def compared(shared: Path) -> dict[str, dict[str, Verdict]]:
 
 def unexplained(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
     """One line for each difference without a reason, and for each reason without a difference."""
-    reasons = explained()
+    reasons = listed_differences()
     differing = {(oracle, name) for oracle, all_of in verdicts.items() for name in all_of if _differs(all_of[name])}
     listed = {(oracle, name) for oracle, names in reasons.items() for name in names}
     return [
@@ -267,10 +264,89 @@ def _differs(verdict: Verdict) -> bool:
 def table(verdicts: Mapping[str, Mapping[str, Verdict]]) -> str:
     """Oracle x texts tried x equal x refused x explained differences."""
     lines = [f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}"]
-    reasons = explained()
+    reasons = listed_differences()
     for oracle, all_of in verdicts.items():
         seen = Counter(all_of.values())
         known = sum(_differs(verdict) and name in reasons.get(oracle, {}) for name, verdict in all_of.items())
         counts = f"{len(all_of):6} {seen[Verdict.EQUAL]:6} {seen[Verdict.REFUSED]:8} {known:10}"
         lines.append(f"{oracle:18} {counts}")
+    return "\n".join(lines) + "\n"
+
+
+SCRIPT = ROOT / "harness" / "parser_oracle.py"
+SECONDS = 600
+_ANOTHER_ID = "chatcmpl-tool-[0-9a-f]+"
+
+
+class OracleError(Exception):
+    """An engine's environment that could not parse."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the texts."""
+
+    texts: int = 0
+    equal: int = 0
+    refused: int = 0
+    explained: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    unexplained: list[str] = field(default_factory=list)
+
+
+def compared_live(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> Tally:
+    """Every text compared. Raises OracleError."""
+    tally = Tally()
+    for drawn, theirs in zip(texts, ask(engine, python, texts, fmt), strict=True):
+        note(tally, engine, drawn, theirs, fmt)
+    return tally
+
+
+def ask(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> list[dict[str, Any]]:
+    """What the engine's parsers say to each text. Raises OracleError."""
+    lines = ({"text": one.text, "thinking": one.thinking, "ids": _ids(one, fmt)} for one in texts)
+    sent = "".join(json.dumps(line) + "\n" for line in lines)
+    command = [str(python), "-I", str(SCRIPT), engine, str(find_tokenizer("tiny-kimi"))]
+    try:
+        done = subprocess.run(command, input=sent, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OracleError(f"{engine}'s parsers did not run: {error}") from None
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or len(answers) != len(texts):
+        raise OracleError(f"{engine}'s parsers gave {len(answers)} of {len(texts)} answers: {done.stderr[-600:]}")
+    return answers
+
+
+def _ids(drawn: Drawn, fmt: Format) -> list[int]:
+    return list(ids_of_text(fmt.tokenizer, drawn.text))
+
+
+def note(tally: Tally, engine: str, drawn: Drawn, answer: Mapping[str, Any], fmt: Format) -> None:
+    """One comparison, counted."""
+    tally.texts += 1
+    calls = tuple((MADE_UP if re.fullmatch(_ANOTHER_ID, one) else one, two) for one, two in answer["calls"])
+    theirs = (answer["reasoning"], answer["content"], calls)
+    try:
+        ours = reading_of(fmt, fmt.parse(tuple(_ids(drawn, fmt)), thinking=drawn.thinking))
+    except RefusedError:
+        tally.refused += 1
+        return
+    if said(ours) == theirs:
+        tally.equal += 1
+    elif (reasons := explained(ours, RULES[engine], theirs)) is not None:
+        tally.explained += 1
+        tally.reasons.update(reasons)
+    else:
+        tally.unexplained.append(f"{drawn}: we read {said(ours)}, {engine} {theirs}")
+
+
+def table_of(engine: str, tally: Tally) -> str:
+    """One line of counts, then the reasons and what none explains."""
+    counts = f"{tally.texts:6} {tally.equal:6} {tally.refused:8} {tally.explained:10}"
+    lines = [
+        f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}",
+        f"{engine + ' drawn':18} {counts}",
+    ]
+    lines += [f"  {count:6} {reason}" for reason, count in tally.reasons.most_common()]
+    lines += [f"unexplained: {len(tally.unexplained)}", *tally.unexplained[:20]]
     return "\n".join(lines) + "\n"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from pipeline.datasets.columns import question_in
 from pipeline.datasets.conversation import identity
-from pipeline.datasets.rows import Raw
+from pipeline.datasets.rows import Raw, question_in
 from pipeline.records import Prompt
 
 OSS, EVOL = "B3-oss", "B3-evol"

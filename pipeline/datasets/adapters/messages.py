@@ -6,9 +6,8 @@ Guarantees: messages and tools are those of the row, unaltered; what is not the 
 from __future__ import annotations
 
 from pipeline.base.prompts import prompt_of
-from pipeline.datasets.columns import objects, parsed
 from pipeline.datasets.conversation import identity
-from pipeline.datasets.rows import Raw, Reject, RejectedError
+from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, parsed
 from pipeline.records import Json, Prompt, RefusedError
 
 NAME = "messages"

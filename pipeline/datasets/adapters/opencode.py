@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.columns import question_in
 from pipeline.datasets.conversation import identity
-from pipeline.datasets.rows import Raw
+from pipeline.datasets.rows import Raw, question_in
 from pipeline.records import Prompt
 
 NAME = "B2"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.datasets.columns import objects_in, role_in, text_in
 from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw
+from pipeline.datasets.rows import Raw, objects_in, role_in, text_in
 from pipeline.records import JsonObject, Prompt
 
 SMALL, LARGE = "B5-114k", "B5-3"

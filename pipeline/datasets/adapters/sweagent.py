@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pipeline.datasets.columns import objects, objects_in, parsed, role_in, text_in
 from pipeline.datasets.conversation import asked_somewhere, identity, sound
-from pipeline.datasets.rows import Raw, Reject, RejectedError
+from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, objects_in, parsed, role_in, text_in
 from pipeline.records import Json, JsonObject, Prompt
 
 NEBIUS = "B8-nebius"

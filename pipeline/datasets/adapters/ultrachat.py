@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.columns import objects_in, role_in, text_in
 from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw
+from pipeline.datasets.rows import Raw, objects_in, role_in, text_in
 from pipeline.records import JsonObject, Prompt
 
 NAME = "B6"

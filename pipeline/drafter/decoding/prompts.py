@@ -14,8 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 
-from pipeline.base.prompts import LONGEST_LINE, RefusedLine, read_prompts, strict_object
-from pipeline.datasets.evaluations import Asked, asked_in
+from pipeline.base.json_lines import LONGEST_LINE, strict_object
+from pipeline.base.prompts import RefusedLine, read_prompts
+from pipeline.datasets.decontaminate import Asked, asked_in
 from pipeline.datasets.sources import SourceError
 from pipeline.formats.registry import FORMATS
 from pipeline.gate.digests import file_sha256

@@ -5,6 +5,10 @@ over the rounds of a set together; position k's acceptance is the share of round
 engines report it. Seconds are of whole answers, the prompt's pass and the drafter's included. Answers that end in a
 loop are counted, and the acceptance length without them stands beside, since a loop is easily drafted. Names of which
 two would share a line are refused before anything is decoded.
+
+Whether outputs say something: acceptance is high, and worth nothing, where a model repeats itself.
+
+Guarantees: a loop is a tail that repeats one stretch of tokens at least three times over, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,9 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from pipeline.drafter.decoding.diversity import distinct, looped
 from pipeline.drafter.decoding.evaluate import Trial
-from pipeline.records import Json
+from pipeline.records import Ids, Json
 
 ALL = "all"
 LOOPING = 0.1
@@ -203,3 +206,28 @@ def _numbers(value: Json) -> list[float]:
 
 def _plain(value: Json, width: int, digits: int) -> str:
     return f"{value:>{width}.{digits}f}" if isinstance(value, float) else f"{'-':>{width}}"
+
+
+GRAM = 4
+LONGEST_PERIOD = 64
+SHORTEST_LOOP = 24
+"""In tokens: a list of a few equal lines is no loop."""
+TIMES = 3
+
+
+def distinct(outputs: Iterable[Ids]) -> float | None:
+    """Different runs of four tokens among all of them, over all outputs together; None where none is that long."""
+    grams = [tuple(ids[at : at + GRAM]) for ids in outputs for at in range(len(ids) - GRAM + 1)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def looped(ids: Sequence[int]) -> int:
+    """How many tokens at the end of the output are one stretch repeated; 0 where it ends otherwise."""
+    longest = 0
+    for period in range(1, min(LONGEST_PERIOD, len(ids) // TIMES) + 1):
+        length = period
+        while length < len(ids) and ids[-1 - length] == ids[-1 - length + period]:
+            length += 1
+        if length >= max(SHORTEST_LOOP, TIMES * period):
+            longest = max(longest, length)
+    return longest

@@ -13,8 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.target import aux_ids
-from pipeline.drafter.target.layers import checked
+from pipeline.drafter.target.layers import checked, read_aux_ids, written_aux_ids
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def written(config: DrafterConfig, target: TargetFacts, dtype: str) -> dict[str,
         **layer_of(config, dtype),
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
-        **aux_ids.written(config.aux_layers, target.num_layers, target.model_type),
+        **written_aux_ids(config.aux_layers, target.num_layers, target.model_type),
     }
 
 
@@ -92,7 +91,7 @@ def read(document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int
     _require_plain(document)
     _require_target(document, target)
     chosen = (
-        aux_ids.read(document, target.num_layers, target.model_type)
+        read_aux_ids(document, target.num_layers, target.model_type)
         if layers is None
         else checked(layers, target.num_layers)
     )

@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from pipeline.base.files import aside, sync_folder, write_whole
-from pipeline.base.prompts import strict_object
+from pipeline.base.json_lines import strict_object
 from pipeline.drafter.export import config as serving_config
 from pipeline.drafter.export import weights as drafter_weights
 from pipeline.drafter.export.weights import D2T, EMBEDDING, T2D
-from pipeline.drafter.model.draft_vocabulary import DraftVocabulary
+from pipeline.drafter.model.config import DraftVocabulary
 from pipeline.drafter.model.model import Drafter
 from pipeline.records import Json, RefusedError
 

@@ -17,13 +17,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from pipeline.base.prompts import strict_object
+from pipeline.base.json_lines import strict_object
 from pipeline.drafter.export import config as serving_config
 from pipeline.drafter.export import weights as drafter_weights
 from pipeline.drafter.export.serving import CONFIG, PROVENANCE, WEIGHTS, ExportError, trained_on, write_directory
 from pipeline.drafter.export.weights import EMBEDDING
-from pipeline.drafter.target.aux_ids import KEY
-from pipeline.drafter.target.layers import boundaries
+from pipeline.drafter.target.layers import KEY, boundaries
 from pipeline.records import Json, RefusedError
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from torch import nn
 
 from pipeline.drafter.model.config import DrafterConfig
 from pipeline.drafter.model.decoder_layer import DraftCache, LlamaLayer, Norm
-from pipeline.drafter.model.loss import Teacher, score
-from pipeline.drafter.model.masks import MaskMode, document_starts, present, teacher_positions
+from pipeline.drafter.model.loss import MaskMode, Teacher, document_starts, present, score, teacher_positions
 
 if TYPE_CHECKING:
-    from pipeline.drafter.model.draft_vocabulary import DraftVocabulary
+    from pipeline.drafter.model.config import DraftVocabulary
     from pipeline.drafter.training.packing import Batch
 
 INITIAL_SPREAD = 0.02

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import torch
 
 from pipeline.base.files import aside, write_whole
+from pipeline.base.json_lines import canonical
 from pipeline.drafter.rows import Rows
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers, boundaries
-from pipeline.generation.ledger import canonical
 from pipeline.records import Json
 from pipeline.shards.manifest import LOCK, MANIFEST
 

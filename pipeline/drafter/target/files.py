@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from pipeline.base.prompts import strict_object
+from pipeline.base.files import weights_sha256
+from pipeline.base.json_lines import canonical, strict_object
 from pipeline.drafter.rows import Rows
-from pipeline.generation.ledger import canonical
-from pipeline.generation.plan import weights_sha256
 from pipeline.records import RefusedError
 
 INDEX = "model.safetensors.index.json"

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from pipeline.base.files import aside, sync_folder, write_whole
-from pipeline.generation.ledger import canonical
+from pipeline.base.json_lines import canonical
 from pipeline.records import Json
 
 CHECKPOINTS, STATE = "checkpoints", "state.json"

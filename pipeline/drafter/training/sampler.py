@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pipeline.drafter.model.masks import MaskMode, counts
+from pipeline.drafter.model.loss import MaskMode, counts
 from pipeline.drafter.training.packing import Batch, pack, plan
-from pipeline.drafter.training.schedule import Course, course_of
+from pipeline.drafter.training.recipe import Course, course_of
 
 if TYPE_CHECKING:
     from pipeline.drafter.target.hidden_states import StateSource

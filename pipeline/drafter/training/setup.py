@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.drafter.model.config import DrafterConfig, of_target
-from pipeline.drafter.model.draft_vocabulary import DraftVocabulary, choose
+from pipeline.base.json_lines import canonical
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose, of_target
 from pipeline.drafter.model.loss import teacher_of
 from pipeline.drafter.model.model import Drafter
-from pipeline.drafter.target import aux_ids
+from pipeline.drafter.target import layers
 from pipeline.drafter.target.layers import boundaries
 from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.data import control_ids, frequencies, open_states
 from pipeline.drafter.training.sampler import Feed, Sides, sides_of
 from pipeline.drafter.training.trainer import Training
-from pipeline.generation.ledger import canonical
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def set_up(
     Raises FeedError, VocabularyError, TargetError, DrafterConfigError and others of the parts, OSError.
     """
     # Before any hour is spent: layers that no engine hands to a drafter.
-    aux_ids.written(material.layers, material.facts.num_layers, material.facts.model_type)
+    layers.written_aux_ids(material.layers, material.facts.num_layers, material.facts.model_type)
     opened = open_states(material, world.device, dtype)
     sides = sides_of(opened.source, recipe, material.wanted)
     size = min(recipe.draft_vocabulary, material.facts.vocab_size)

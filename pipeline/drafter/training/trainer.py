@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from pipeline.drafter.model.masks import MaskMode, scales
+from pipeline.drafter.model.loss import MaskMode, scales
 from pipeline.drafter.training import distributed
 from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.distributed import Sharing, World
 from pipeline.drafter.training.metrics import Figures, figures_of
-from pipeline.drafter.training.recipe import Precision
+from pipeline.drafter.training.recipe import Precision, Schedule, schedule_of
 from pipeline.drafter.training.sampler import Feed, Share, own
-from pipeline.drafter.training.schedule import Schedule, schedule_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from pipeline.formats.format import Assembled, Opener, Parts
 from pipeline.formats.harmony.grammar import Message, messages_of, spans_of
 from pipeline.formats.harmony.prompt import prompt_pieces, untold
 from pipeline.formats.harmony.tokens import ANALYSIS, FINAL, Marks, marks_of
-from pipeline.formats.kimi.tokens import Piece, encode_pieces
+from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from pipeline.formats.harmony.tokens import ANALYSIS, CALL, CHANNEL, COMMENTARY, END, FINAL, MESSAGE, START
 from pipeline.formats.harmony.typescript import declare, written_once
-from pipeline.formats.kimi.tokens import Piece
 from pipeline.formats.messages import calls_of, content_of, reasoning_of, role_of, unsupported, written
+from pipeline.formats.pieces import Piece
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
 

@@ -31,9 +31,8 @@ from pipeline.formats.kimi.tokens import (
     THINK,
     THINK_CLOSE,
     TOOL_MARKERS,
-    Piece,
-    encode_pieces,
 )
+from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import RUN_CHARS, Tokenizer, prompt_pieces
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
 

@@ -19,9 +19,8 @@ from pipeline.formats.kimi.tokens import (
     SECTION_END,
     THINK,
     THINK_CLOSE,
-    Piece,
-    append_pieces,
 )
+from pipeline.formats.pieces import Piece, append_pieces
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Reason, RefusedError, Span, SpanKind
 

@@ -24,8 +24,8 @@ from pipeline.formats.kimi.tokens import (
     THINK,
     THINK_CLOSE,
     USER,
-    Piece,
 )
+from pipeline.formats.pieces import Piece
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 

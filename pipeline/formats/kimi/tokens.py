@@ -5,44 +5,18 @@ Guarantees: text is encoded apart from the control tokens beside it, with specia
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
-from typing import Final, TypeAlias
-
-from pipeline.formats.tokenizer import Tokenizer
+from typing import Final
 
 END, USER, ASSISTANT, SYSTEM, MIDDLE = "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"
+
+
 THINK, THINK_CLOSE = "<think>", "</think>"
+
+
 SECTION_BEGIN, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+
+
 CALL_BEGIN, ARGUMENT_BEGIN, CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+
 TOOL_MARKERS: Final = (SECTION_BEGIN, SECTION_END, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END)
-
-Piece: TypeAlias = str | int
-"""A stretch of text, or a control token's id."""
-
-
-_WORD_CHARS: Final = 16
-"""Texts up to this long are mostly a layout's own (`user`, `assistant\\n`) and come again and again."""
-
-
-def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> list[int]:
-    """Ids of text encoded apart and control tokens by id."""
-    ids: list[int] = []
-    append_pieces(ids, tokenizer, pieces)
-    return ids
-
-
-def append_pieces(ids: list[int], tokenizer: Tokenizer, pieces: Iterable[Piece]) -> None:
-    """The same, put behind `ids`."""
-    for piece in pieces:
-        if isinstance(piece, int):
-            ids.append(piece)
-        elif len(piece) > _WORD_CHARS:
-            ids += tokenizer.encode(piece)
-        elif piece:
-            ids += _word(tokenizer, piece)
-
-
-@lru_cache(maxsize=1024)
-def _word(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    return tuple(tokenizer.encode(text))

@@ -20,7 +20,7 @@ from pipeline.generation.ledger import Request, State, identity
 from pipeline.generation.outcome import Fate, Outcome, Row, guarded
 from pipeline.generation.paid_client import Desk, Reply, StopError
 from pipeline.generation.plan import Plan, row_seed
-from pipeline.generation.turns import Turns
+from pipeline.generation.retry import Turns
 from pipeline.proof.locations import special_text
 from pipeline.proof.reconstruct import Asked
 from pipeline.records import Prompt, Reason, Refusal

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from pipeline.base.quoting import quoted
+from pipeline.base.files import weights_sha256
+from pipeline.base.redaction import quoted
 from pipeline.formats.format import end_ids
 from pipeline.generation.billing import (
     CLIENT_CLOSED,
@@ -44,8 +45,8 @@ from pipeline.generation.engines.server import (
 from pipeline.generation.ledger import Answered, Request, State, identity
 from pipeline.generation.outcome import Fate, Outcome, Row, guarded
 from pipeline.generation.paid_client import Reply, StopError
-from pipeline.generation.plan import Plan, row_seed, weights_sha256
-from pipeline.generation.turns import Turns
+from pipeline.generation.plan import Plan, row_seed
+from pipeline.generation.retry import Turns
 from pipeline.proof.reconstruct import Asked
 from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
 

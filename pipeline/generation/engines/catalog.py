@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from pipeline.base.quoting import quoted
+from pipeline.base.redaction import quoted
 from pipeline.generation.engines.openrouter import Answer, OpenRouter
 from pipeline.records import Json, JsonObject, Route
 

@@ -2,7 +2,12 @@
 
 Guarantees: the request leaves as exactly the bytes it was given, once, with the SDK's own retries off; the body comes
 back byte for byte (keep-alive white space, SSE comments and what follows an in-band error included), whatever its
-status. Refuses nothing and parses nothing: that is `pipeline.proof.wire`'s. No key stands in a repr, a message or an answer.
+status. Refuses and parses nothing: `pipeline.proof.wire` does. No key stands in a repr, a message or an answer.
+
+Connections to one API in pools of a few: what a pool does for each request grows with its connections.
+
+Guarantees: a request goes through the first pool that has room, so that few requests keep few connections; pools are
+made as they are needed and share one TLS context. Nothing is sent here.
 """
 
 from __future__ import annotations
@@ -11,18 +16,17 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
-from typing import Final, Literal, Self, cast
+from typing import Final, Generic, Literal, Protocol, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx2
 import openai
 
-from pipeline.base.quoting import quoted
-from pipeline.base.redaction import Redaction
-from pipeline.generation.engines.pools import CONNECTIONS, Pools
+from pipeline.base.redaction import Redaction, quoted
 from pipeline.records import Reason, RefusedError
 
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
@@ -269,3 +273,48 @@ def open_client(api: Literal["emulator", "openrouter"], base_url: str | None = N
         message = f"the emulator is reached on this machine only, and {base_url!r} is not on it"
         raise ValueError(f"{message}. Start one with: python -m harness emulator --port 0")
     return OpenRouter(base_url)
+
+
+CONNECTIONS = 8
+"""Of a pool."""
+
+
+class Closing(Protocol):
+    """A client that can be closed."""
+
+    async def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closing)
+
+
+@dataclass(slots=True)
+class _Pool(Generic[T]):
+    client: T
+    flying: int = 0
+
+
+class Pools(Generic[T]):
+    """Clients with a pool of `CONNECTIONS` each."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._pools: list[_Pool[T]] = []
+
+    @contextmanager
+    def use(self) -> Iterator[T]:
+        """A client with a connection to spare, for the length of one request."""
+        pool = next((pool for pool in self._pools if pool.flying < CONNECTIONS), None)
+        if pool is None:
+            pool = _Pool(self._make())
+            self._pools.append(pool)
+        pool.flying += 1
+        try:
+            yield pool.client
+        finally:
+            pool.flying -= 1
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for pool in self._pools:
+            await pool.client.close()

@@ -4,21 +4,27 @@ Guarantees: exact ids go in and exact ids come out, the end token included; an a
 of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
 is asked again who it is after every failure and on every new connection, and no answer of another one is given back.
 Nothing of the server is kept but the fields of `Facts`, since its own dump of settings holds keys.
+
+How long an engine of our own was busy, and whose time that was.
+
+Guarantees: the shares of all requests add up to the seconds in which at least one was in flight; those that are in
+flight together share each second alike.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final, Protocol, Self
 
 import httpx2
 
-from pipeline.base.quoting import quoted
-from pipeline.generation.engines.busy import Busy
+from pipeline.base.redaction import quoted
 from pipeline.generation.engines.openrouter import Answer, NoAnswerError, encode_body
 from pipeline.generation.engines.output import EngineError, Generation
 from pipeline.records import Ids, Json, Sampling
@@ -292,3 +298,40 @@ def _object(content: bytes, what: str) -> Mapping[str, Any]:
     if isinstance(found, dict):
         return found
     raise EngineError(f"{what}: the answer is no JSON object")
+
+
+@dataclass(slots=True)
+class Share:
+    """Seconds of one request, once it is over."""
+
+    seconds: float = 0.0
+
+
+class Busy:
+    """A clock that runs while something is in flight."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._flying = 0
+        self._each = 0.0
+        self._seen = 0.0
+
+    @contextmanager
+    def share(self) -> Iterator[Share]:
+        """For the length of one request."""
+        found = Share()
+        begun = self._passed()
+        self._flying += 1
+        try:
+            yield found
+        finally:
+            found.seconds = self._passed() - begun
+            self._flying -= 1
+
+    def _passed(self) -> float:
+        """Seconds until now of whatever was in flight all the time."""
+        now = self._clock()
+        if self._flying:
+            self._each += (now - self._seen) / self._flying
+        self._seen = now
+        return self._each

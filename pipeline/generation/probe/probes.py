@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.base.prompts import prompt_of, strict_object
+from pipeline.base.json_lines import strict_object
+from pipeline.base.prompts import prompt_of
 from pipeline.gate.gate import PROBES
 from pipeline.generation.plan import Plan
 from pipeline.records import Completion, Json, JsonObject, Prompt, RefusedError, ToolMode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.base.quoting import quoted
+from pipeline.base.redaction import quoted
 from pipeline.records import Json, JsonObject, Reason, RefusedError, TokenLogprob, ToolCall, Usage
 
 BYTE = 255

@@ -3,15 +3,24 @@
 Guarantees: lines end as the EventSource rules say (CRLF, CR, LF), several data lines are joined, a byte-order mark and
 comments are no data. A comment that a gateway sent as data (`data: : PROCESSING`) is still a comment: no JSON begins
 with a colon. Refuses a stream that was cut inside an event, and an event that calls itself an error.
+
+What stays the same from chunk to chunk of a stream, so that a chunk which says nothing but text is read at once.
+
+Guarantees: an event is read here only if it is, byte for byte, one that was read in full before with another
+text in its text's place, and that text is one JSON string. Everything else is left to be read in full, so nothing that
+a full reading would refuse or note passes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
-from pipeline.base.quoting import quoted
-from pipeline.records import Reason, RefusedError
+import orjson
+
+from pipeline.base.redaction import quoted
+from pipeline.records import Delta, Json, JsonObject, Reason, RefusedError
 
 
 @dataclass(slots=True)
@@ -59,3 +68,203 @@ def _data(block: str) -> str:
     if any(line.startswith("event:") and line[6:].strip() == "error" for line in lines):
         raise RefusedError(Reason.UPSTREAM_ERROR, f"an event called error: {quoted(data, 200)}", field="error")
     return "" if data.isspace() or data.startswith(":") else data
+
+
+TextField: TypeAlias = Literal["reasoning", "content"]
+Run: TypeAlias = tuple[TextField, Sequence[str]]
+"""Texts that follow each other in one field."""
+
+_PASSIVE = frozenset({"id", "object", "created", "model", "provider", "system_fingerprint", "service_tier"})
+"""Keys of a chunk that say the same in every chunk, or nothing of the answer."""
+
+_STAND_IN = "\N{BULLET}"
+_BACKSLASH = ord("\\")
+_AT_ONCE = 64
+_FREE, _DELTAS_A_TRY = 16, 16
+"""Frames that a stream may cost at once, and how many deltas must have been read by frames for one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An event's bytes around the places where its delta stands, and the field of that delta.
+
+    `next` is `rest` with the head of another such event behind it.
+    """
+
+    field: TextField
+    head: bytes
+    rest: tuple[bytes, ...]
+    next: tuple[bytes, ...]
+
+    def run(self, events: bytes, at: int) -> tuple[Sequence[str], int]:
+        """The texts of the next events that are this frame with one text in it, and where the event after them begins.
+
+        Comments between them are passed over, as in any reading.
+        """
+        quoted, after = self._scan(events, at, _AT_ONCE)
+        texts = _unquoted(quoted)
+        return texts, after if len(texts) == len(quoted) else self._scan(events, at, len(texts))[1]
+
+    def _scan(self, events: bytes, at: int, most: int) -> tuple[list[bytes], int]:
+        """The texts as they are quoted. What stands between two of them is compared at once."""
+        quoted: list[bytes] = []
+        if not events.startswith(self.head, at):
+            return quoted, at
+        start, begin = at + len(self.head), len(self.head)
+        while len(quoted) < most and (stop := events.find(b'"', start)) > start:
+            if events[stop - 1] == _BACKSLASH:
+                stop = _closing(events, start, stop)
+            text = events[start:stop]
+            after = text.join(self.next)
+            end = stop + len(after)
+            if events[stop:end] == after:
+                quoted.append(text)
+                start = end
+                continue
+            if not events.startswith(text.join(self.rest), stop):
+                break
+            quoted.append(text)
+            end = _after_comment(events, end - begin) or end - begin
+            if not events.startswith(self.head, end):
+                return quoted, end
+            start = end + begin
+        return quoted, start - begin
+
+
+def _closing(events: bytes, start: int, stop: int) -> int:
+    """Where the quotation mark stands that ends the text from `start` on, `stop` being the first one in it."""
+    while stop >= 0 and _backslashes(events, start, stop) % 2:
+        stop = events.find(b'"', stop + 1)
+    return stop if stop >= 0 else len(events)
+
+
+def _backslashes(events: bytes, start: int, stop: int) -> int:
+    """How many stand just before `stop`: an odd one makes text of what follows."""
+    at = stop
+    while at > start and events[at - 1] == _BACKSLASH:
+        at -= 1
+    return stop - at
+
+
+@dataclass(slots=True)
+class Frames:
+    """The frames of one stream, one a field, learnt from the chunks that were read in full, the latest first."""
+
+    known: list[Frame] = field(default_factory=list)
+    tries: int = 0
+    read: int = 0
+
+    def run(self, events: bytes, at: int) -> tuple[list[Run], int]:
+        """The texts of the events from `at` on that frames can read, and where the first other event begins.
+
+        Comments between them are passed over, as in any reading.
+        """
+        runs: list[Run] = []
+        while True:
+            for frame in self.known:
+                texts, at = frame.run(events, at)
+                if texts:
+                    runs.append((frame.field, texts))
+                    self.read += len(texts)
+                    break
+            else:
+                if (after := _after_comment(events, at)) is None:
+                    return runs, at
+                at = after
+
+    def learn(self, data: str, chunk: JsonObject, delta: Delta) -> None:
+        """Note the frame of a chunk that was read in full and added just `delta`."""
+        if self.tries <= _FREE + self.read // _DELTAS_A_TRY and (frame := _frame(data, chunk, delta)) is not None:
+            self.known = [frame, *(old for old in self.known if old.field != frame.field)]
+        self.tries += 1
+
+
+def _after_comment(events: bytes, at: int) -> int | None:
+    """Where the event that begins at `at` ends, if it is one line of comment."""
+    if not events.startswith(b":", at):
+        return None
+    stop = events.find(b"\n", at)
+    return stop + 2 if events.startswith(b"\n\n", stop) else None
+
+
+def _unquoted(quoted: Sequence[bytes]) -> Sequence[str]:
+    """The texts that stand in JSON as `quoted`, each without its quotation marks, up to the first that is no text.
+
+    All at once, as one JSON list: none of them holds a quotation mark, or ends with a backslash, that is not escaped.
+    """
+    together = b"".join(quoted)
+    try:
+        if b"\\" not in together and together.decode().isprintable():
+            return [one.decode() for one in quoted]
+        texts: list[str] = orjson.loads(b'["%b"]' % b'","'.join(quoted))
+    except ValueError:
+        return list(_one_by_one(quoted))
+    return texts
+
+
+def _one_by_one(quoted: Sequence[bytes]) -> Iterator[str]:
+    for one in quoted:
+        try:
+            yield orjson.loads(b'"%b"' % one)
+        except ValueError:
+            return
+
+
+def _frame(data: str, chunk: JsonObject, delta: Delta) -> Frame | None:
+    """The frame of a chunk, proven by reading it with other text in its places."""
+    expected = _with_text(chunk, delta)
+    quoted = f'"{delta.text}"'
+    if expected is None or delta.field == "tool_calls" or delta.text == _STAND_IN:
+        return None
+    if "\n" in data or quoted not in data:
+        return None
+    first, *middle = data.split(quoted)
+    pieces = (f'{first}"', *(f'"{piece}"' for piece in middle[:-1]), f'"{middle[-1]}')
+    if _read(_STAND_IN.join(pieces)) != expected:
+        return None
+    head, *rest = f"data: {pieces[0]}", *pieces[1:-1], f"{pieces[-1]}\n\n"
+    begin, ends = head.encode(), tuple(piece.encode() for piece in rest)
+    return Frame(delta.field, begin, ends, (*ends[:-1], ends[-1] + begin))
+
+
+def _read(data: str) -> Json:
+    """The JSON, or None where it is none: the text may have been found where it is no value."""
+    try:
+        value: Json = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return value
+
+
+def _with_text(chunk: JsonObject, delta: Delta) -> dict[str, Json] | None:
+    """The chunk with other text in the delta's place; None for a chunk that says more than text."""
+    choices = chunk.get("choices")
+    if not _only(chunk, _PASSIVE | {"choices"}) or not isinstance(choices, list) or len(choices) != 1:
+        return None
+    choice = choices[0]
+    if not isinstance(choice, dict) or not _only(choice, {"index", "delta"}):
+        return None
+    told = choice.get("delta")
+    changed = _delta_with_text(told, delta) if isinstance(told, dict) else None
+    return None if changed is None else {**chunk, "choices": [{**choice, "delta": changed}]}
+
+
+def _delta_with_text(told: JsonObject, delta: Delta) -> dict[str, Json] | None:
+    names = {"reasoning": ("reasoning", "reasoning_content"), "content": ("content",)}.get(delta.field, ())
+    said = [name for name in ("reasoning", "reasoning_content", "content") if told.get(name)]
+    if len(said) != 1 or said[0] not in names or not _only(told, {"role", *said, "reasoning_details"}):
+        return None
+    changed: dict[str, Json] = {**told, said[0]: _STAND_IN}
+    if isinstance(details := told.get("reasoning_details"), list):
+        changed["reasoning_details"] = [_detail_with_text(detail, delta.text) for detail in details]
+    return changed
+
+
+def _detail_with_text(detail: Json, text: str) -> Json:
+    """OpenRouter says the reasoning twice; where it does not say the same there, it stays as it is."""
+    return {**detail, "text": _STAND_IN} if isinstance(detail, dict) and detail.get("text") == text else detail
+
+
+def _only(holder: Mapping[str, Json], names: frozenset[str] | set[str]) -> bool:
+    """Whether every other key says nothing: null, or empty."""
+    return all(key in names or value in (None, "") for key, value in holder.items())

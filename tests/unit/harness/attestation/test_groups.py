@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.attestation.groups import absent_groups, group_of, is_absent
+from harness.attestation.required import absent_groups, group_of, is_absent
 
 LIVE = "tests/contract/live/openrouter--siliconflow"
 NAME = "live/siliconflow--m/echo.json"
@@ -52,7 +52,7 @@ def test_a_live_group_without_its_cassettes_is_absent(tmp_path: Path) -> None:
 def test_a_live_group_without_its_vocabulary_is_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    from harness.attestation import groups
+    from harness.attestation import required as groups
 
     groups._why_absent.cache_clear()
     request.addfinalizer(groups._why_absent.cache_clear)

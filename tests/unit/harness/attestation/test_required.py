@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.attestation import groups
-from harness.attestation.groups import group_of, is_absent
-from harness.attestation.required import RequiredError, differences, format_required, read_required
+from harness.attestation import required as groups
+from harness.attestation.required import RequiredError, differences, format_required, group_of, is_absent, read_required
 from pipeline.formats.tokenizer import KIMI_SHA256
 
 BASE = "tests/contract/test_a.py::test_a"

@@ -16,20 +16,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.cassettes.cassette import (
+    STYLES,
     Cassette,
     CassetteError,
     Interaction,
     Oracle,
     Provenance,
+    dump,
     dump_cassette,
     leaks,
+    load,
     parse_cassette,
     read_cassette,
+    restore,
     save_cassette,
+    store,
 )
-from harness.cassettes.cassette_body import STYLES, dump, load, restore, store
 from harness.cassettes.replay import EMULATOR_URL, recording, replaying
-from harness.cassettes.secret_rules import MARK
+from harness.cassettes.scrub import MARK
 from pipeline.base.paths import ROOT
 
 pytest_plugins = ["pytester"]
@@ -302,7 +306,7 @@ def test_no_marker_and_no_option_makes_a_test_record(
     pytester.makepyfile(
         """
         import httpx2, pytest
-        from harness.cassettes.cassette_fixture import cassette
+        from harness.cassettes.replay import cassette
 
         @pytest.mark.vcr(record_mode="once")
         @pytest.mark.parametrize("name", ["there", "absent"])

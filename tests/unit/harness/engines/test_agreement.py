@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.engines.agreement import asks
-from harness.engines.answers import Difference, compared, first_difference, furthest
-from harness.goldens.engine_run import prompts_sha256
-from harness.goldens.engine_sets import GoldenSet, GoldenSetError, Verdict, compare, read, write
+from harness.engines.agreement import Difference, asks, compared, first_difference, furthest
+from harness.goldens.engine_sets import GoldenSet, GoldenSetError, Verdict, compare, prompts_sha256, read, write
 from pipeline.generation.engines.output import Generation
 from pipeline.records import Json
 

@@ -12,9 +12,9 @@ import pytest
 
 from harness.cassettes.cassette import dump_cassette, leaks, parse_cassette, read_cassette
 from harness.cassettes.staleness import cassette_paths
-from harness.engines.cassettes import LIBRARY, SPAN, Played, as_asked, can_say, played, way_of
+from harness.engines.cassettes import LIBRARY, Played, as_asked, can_say, played, way_of
 from harness.engines.chat import ENGINES, trips_of
-from harness.engines.scripts import SCRIPTS
+from harness.engines.scripted_model import SCRIPTS, SPAN
 from harness.views.roundtrip import Trip, read
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format

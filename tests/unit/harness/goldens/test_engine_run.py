@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.goldens.engine_run import FOLDER, said, settled
-from harness.goldens.engine_sets import GoldenSet, GoldenSetError, compare, read
+from harness.goldens.engine_sets import FOLDER, GoldenSet, GoldenSetError, compare, read, said, settled
 from pipeline.generation.engines.output import Generation
 
 

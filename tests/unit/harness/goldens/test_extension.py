@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from harness.goldens.cases import GOLDENS, SMALL
 from harness.goldens.extension import TokenGolden, remove_orphans, same_but_for_date, same_tokens
-from harness.goldens.golden import Golden, GoldenError, GoldenToken, dump_golden, parse_golden, read_golden
-from harness.goldens.token_diff import diff_lines
+from harness.goldens.golden import Golden, GoldenError, GoldenToken, diff_lines, dump_golden, parse_golden, read_golden
 from pipeline.base.paths import ROOT
 from pipeline.records import Prompt
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cassettes.cassette import read_cassette
-from harness.cassettes.secret_rules import MARK
+from harness.cassettes.scrub import MARK
 from harness.live.cassettes import cassettes_of, folder_of, read_recorded, save_all
 from pipeline.base.paths import ROOT
 from pipeline.fingerprints.exchanges import ExchangesError

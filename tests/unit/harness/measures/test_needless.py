@@ -9,7 +9,7 @@ import pytest
 from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import Exchange
 from harness.fixtures.answers import CLOSE, ENCODE, END, FORMAT, PROMPT, PROMPT_IDS, REASONING, WHOLE
-from harness.measures.needless import needless
+from harness.measures.fidelity import needless
 from harness.views.roundtrip import Trip, raw_of
 from harness.views.view import PROFILES
 from pipeline.records import Ids, Reason, Refusal

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.prompts import RefusedLine, prompt_of, read_prompts, strict_object
+from pipeline.base.json_lines import strict_object
+from pipeline.base.prompts import RefusedLine, prompt_of, read_prompts
 from pipeline.records import Json, Prompt, Reason, RefusedError
 
 HELLO: dict[str, Json] = {"id": "a", "messages": [{"role": "user", "content": "Hello"}]}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.base.quoting import quoted
-from pipeline.base.secret_shapes import MARK
+from pipeline.base.redaction import MARK, quoted
 
 USER = "user_2" + "abcdefghij0123456789xyz"
 ORGANISATION = "org-" + "AbC123dEf456GhI7"

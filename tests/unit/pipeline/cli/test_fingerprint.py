@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.exchanges import file_of
-from harness.fixtures.own_words import line, text_ids
+from harness.fixtures.exchanges import file_of, line, text_ids
 from harness.views.roundtrip import MODEL
 from pipeline.base.paths import ROOT
 from pipeline.cli.main import main

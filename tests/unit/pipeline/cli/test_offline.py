@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from harness.views.roundtrip import Trip, raw_of, true_fingerprint
 from harness.views.view import PROFILES
-from pipeline.base.json_lines import line_of, object_of
-from pipeline.base.prompts import strict_object
-from pipeline.cli.offline import dumped, rebuilt, rendered
+from pipeline.base.json_lines import line_of, object_of, strict_object
+from pipeline.cli.reconstruct import dumped, rebuilt, rendered
 from pipeline.formats.format import Parts
 from pipeline.formats.registry import ROOT, open_format
 from pipeline.records import Prompt, RefusedError

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.base.paths import ROOT
 from pipeline.cli.main import main
-from pipeline.cli.pages import document
+from pipeline.cli.prepare import document
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import MEANINGS, Reject
 

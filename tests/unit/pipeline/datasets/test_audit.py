@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.json_lines import canonical
 from pipeline.base.paths import ROOT
 from pipeline.cli.main import main
 from pipeline.datasets.audit import Audit, Auditor, audited_rows, defaults_of
 from pipeline.datasets.control_text import Spelled
 from pipeline.datasets.features import Feature
 from pipeline.datasets.registry import DATASETS
-from pipeline.generation.ledger import canonical
 from pipeline.records import ToolMode
 
 GLAIVE = (

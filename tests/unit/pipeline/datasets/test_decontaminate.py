@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.datasets.decontaminate import Grams, Hit, grams_of
-from pipeline.datasets.evaluations import Asked, asked_in
+from pipeline.datasets.decontaminate import Asked, Grams, Hit, asked_in, grams_of
 from pipeline.datasets.sources import SourceError
 from pipeline.records import Prompt
 

@@ -14,11 +14,8 @@ import pytest
 from pipeline.base.prompts import read_prompts
 from pipeline.datasets import prepare as preparing
 from pipeline.datasets.blocks import Rows, rows_of
-from pipeline.datasets.candidates import Sieve
-from pipeline.datasets.decontaminate import grams_of
-from pipeline.datasets.evaluations import Asked
-from pipeline.datasets.lengths import Target
-from pipeline.datasets.prepare import Counts, Preparation, PreparationError, Selection
+from pipeline.datasets.decontaminate import Asked, grams_of
+from pipeline.datasets.prepare import Counts, Preparation, PreparationError, Selection, Sieve, Target
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import Raw, Reject
 from pipeline.formats.registry import open_format

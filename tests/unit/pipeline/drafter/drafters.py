@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.model.draft_vocabulary import DraftVocabulary, choose
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose
 from pipeline.drafter.model.loss import Teacher, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import RowStates

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.fixtures.exchanges import Told
-from harness.fixtures.own_words import (
+from harness.fixtures.exchanges import (
     FORMAT,
     PLAIN,
     TOKENIZER,
     UNCOUNTED,
+    Told,
     call_ids,
     cut_line,
     learned,

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from harness.fixtures.exchanges import Told, file_of
-from harness.fixtures.own_words import (
+from harness.fixtures.exchanges import (
     FORMAT,
     FORMATS,
+    Told,
     call_ids,
     edited,
+    file_of,
     learned,
     line,
     shown,

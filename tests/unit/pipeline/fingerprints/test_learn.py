@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures import bytewise
-from harness.fixtures.own_words import (
+from harness.fixtures.exchanges import (
     arguments_of,
     call_ids,
     edged_ids,

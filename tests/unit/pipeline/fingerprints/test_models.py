@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.fixtures.own_words import FORMAT
+from harness.fixtures.exchanges import FORMAT
 from pipeline.fingerprints.models import MODELS, Thinks, formats_on, model_of
 from pipeline.formats.format import Opener
 from pipeline.formats.registry import FORMATS

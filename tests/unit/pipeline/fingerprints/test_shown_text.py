@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.fixtures.exchanges import Told
-from harness.fixtures.own_words import (
+from harness.fixtures.exchanges import (
     PLAIN,
     TOKENIZER,
     UNCOUNTED,
+    Told,
     arguments_of,
     call_ids,
     edged_ids,

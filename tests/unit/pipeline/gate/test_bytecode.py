@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.gate.bytecode import forged_caches
+from pipeline.gate.digests import forged_caches
 
 
 def compiled(root: Path, mode: py_compile.PycInvalidationMode) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.generation.breaker import Sign
-from pipeline.generation.forecast import ENOUGH, LEAST, Forecast, Range, forecast
+from pipeline.generation.preflight import ENOUGH, LEAST, Forecast, Range, forecast
 
 
 def test_answers_that_all_cost_the_same_leave_no_doubt() -> None:

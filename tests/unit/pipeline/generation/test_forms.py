@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.generation.forms import better_form
+from pipeline.generation.preflight import better_form
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.records import Json
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.base.json_lines import canonical
 from pipeline.generation.budget import Amount
 from pipeline.generation.ledger import (
     Answered,
@@ -22,7 +23,6 @@ from pipeline.generation.ledger import (
     Request,
     Spend,
     State,
-    canonical,
     identity,
     listing,
     spent_by,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.generation.loops import LEAST, LONGEST, TAIL, TIMES, is_loop
+from pipeline.generation.breaker import LEAST, LONGEST, TAIL, TIMES, is_loop
 
 
 @pytest.mark.parametrize(

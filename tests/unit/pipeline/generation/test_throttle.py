@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pipeline.generation.throttle import Throttle
+from pipeline.generation.retry import Throttle
 
 
 class Clock:

@@ -13,7 +13,7 @@ from pipeline.generation.ledger import Ledger, Request, State
 from pipeline.generation.ledger_writer import Scribe
 from pipeline.generation.paid_client import Desk, Reply, StopError
 from pipeline.generation.plan import Patience
-from pipeline.generation.turns import Turns
+from pipeline.generation.retry import Turns
 from pipeline.records import Route
 
 WORST = Amount(100, 10, 1)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipeline.generation.engines.openrouter import Answer
-from pipeline.generation.waits import named_wait
+from pipeline.generation.paid_client import named_wait
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 RESET = str(int(NOW.timestamp() * 1000) + 7500)

@@ -9,16 +9,14 @@ import pytest
 from pipeline.proof.fingerprint import (
     Fingerprint,
     FingerprintError,
-    RouteError,
     Trait,
     TraitName,
     file_name,
     fingerprint_of,
     is_model,
-    parse_route,
     read_fingerprints,
 )
-from pipeline.records import Completion, Reason, RefusedError, Route
+from pipeline.records import Completion, Reason, RefusedError, Route, RouteError, parse_route
 
 LINE = (
     '{"provider": "P", "model": "a/m", "stream": true, "trait": "seam_space", "value": "kept", "n": 30, '

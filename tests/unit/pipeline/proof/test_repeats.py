@@ -6,7 +6,7 @@ import pytest
 
 from harness.fixtures.answers import CLOSE, END, FORMAT, REASONING, answer, counts, of, reason, route
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.repeats import MANY, is_cumulative, repeated_runs, without_repeats
+from pipeline.proof.stream_deltas import MANY, is_cumulative, repeated_runs, without_repeats
 from pipeline.records import Delta, Evidence, Reason, Refusal, TokenRow
 
 ENCODE = FORMAT.tokenizer.encode

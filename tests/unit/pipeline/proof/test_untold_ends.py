@@ -25,7 +25,7 @@ from harness.fixtures.answers import (
 )
 from harness.views.roundtrip import true_fingerprint
 from harness.views.view import PROFILES
-from pipeline.cli.offline import rebuilt
+from pipeline.cli.reconstruct import rebuilt
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.reconstruct import Asked, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse

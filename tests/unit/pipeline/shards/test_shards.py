@@ -220,7 +220,7 @@ def test_rows_keep_their_order_over_blocks_of_rows_and_of_ids(tmp_path: Path) ->
 def test_a_library_that_writes_no_shards_is_met_when_the_folder_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.shards.waiting.CODEC", "lzo")
+    monkeypatch.setattr("pipeline.shards.shards.CODEC", "lzo")
 
     with pytest.raises(ShardError, match=r"writes no shards .*LZO.*pip install"):
         opened(tmp_path)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.fixtures.drafters import small_llama
-from harness.fixtures.drafting_samples import KnowingDrafting, drawn_drafter
+from harness.fixtures.drafters import KnowingDrafting, drawn_drafter, small_llama
 from harness.measures.drafter.lossless import tiny_questions, trials
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.base.prompts import RefusedLine, read_prompts

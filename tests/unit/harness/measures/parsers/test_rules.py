@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.scripts import call, section
+from harness.engines.scripted_model import call, section
 from harness.fixtures.answers import FORMAT
-from harness.measures.parsers.differential import ids_of_text
-from harness.measures.parsers.drawn_parsers import Tally, note
+from harness.measures.parsers.differential import Tally, note
 from harness.measures.parsers.rules import RULES, explained, reading_of, said
-from harness.strategies.texts import Drawn, drawn_texts
+from harness.strategies.texts import Drawn, drawn_texts, ids_of_text
 
 CALL = ("functions.get_time:0", '{"city": "Oslo"}')
 

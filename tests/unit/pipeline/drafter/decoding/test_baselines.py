@@ -7,10 +7,9 @@ from math import log
 import pytest
 import torch
 
-from pipeline.drafter.decoding.baselines import SeedError, TableDrafting, successors_in, untrained, untrained_like
+from pipeline.drafter.decoding.drafting import SeedError, TableDrafting, successors_in, untrained, untrained_like
 from pipeline.drafter.decoding.trees import ROOT, Offers, Tree
-from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.model.draft_vocabulary import choose
+from pipeline.drafter.model.config import DrafterConfig, choose
 
 CONFIG = DrafterConfig(
     hidden_size=8,

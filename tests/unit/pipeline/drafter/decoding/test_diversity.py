@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.drafter.decoding.diversity import distinct, looped
+from pipeline.drafter.decoding.report import distinct, looped
 
 
 def test_distinct_is_the_share_of_different_runs_of_four() -> None:

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.fixtures.drafters import small_llama
-from harness.fixtures.drafting_samples import drawn_drafter
+from harness.fixtures.drafters import drawn_drafter, small_llama
 from pipeline.drafter.decoding.drafting import DrafterDrafting
 from pipeline.drafter.decoding.trees import ROOT, Tree, grow, parse_shape
 from pipeline.drafter.model.model import Drafter

@@ -8,12 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.fixtures.drafters import small_llama
-from harness.fixtures.drafting_samples import KnowingDrafting, drawn_drafter
+from harness.fixtures.drafters import KnowingDrafting, drawn_drafter, small_llama
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.base.prompts import RefusedLine, read_prompts
-from pipeline.drafter.decoding.baselines import TableDrafting
-from pipeline.drafter.decoding.drafting import DrafterDrafting, Drafting
+from pipeline.drafter.decoding.drafting import DrafterDrafting, Drafting, TableDrafting
 from pipeline.drafter.decoding.speculate import Limits, Round, decode_plainly, first_difference, speculate
 from pipeline.drafter.decoding.trees import ROOT, Tree, parse_shape
 from pipeline.drafter.decoding.verify import Verifier, VerifyError

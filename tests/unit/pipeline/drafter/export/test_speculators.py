@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness.fixtures.drafters import small_llama
-from harness.fixtures.drafting_samples import drawn_drafter
+from harness.fixtures.drafters import drawn_drafter, small_llama
 from pipeline.drafter.export.config import ServingConfigError
 from pipeline.drafter.export.serving import ExportError, export
 from pipeline.drafter.export.speculators import SpeculatorsFormatError, from_speculators, to_speculators

@@ -7,18 +7,8 @@ import math
 import pytest
 import torch
 
-from pipeline.drafter.model import attention_kernels
-from pipeline.drafter.model.attention_kernels import (
-    PLAIN,
-    CpuFlash,
-    CudaFlash,
-    Grads,
-    Kernel,
-    Out,
-    Saved,
-    agrees,
-    kernel_for,
-)
+from pipeline.drafter.model import attention as attention_kernels
+from pipeline.drafter.model.attention import PLAIN, CpuFlash, CudaFlash, Grads, Kernel, Out, Saved, agrees, kernel_for
 
 HEADS, QUERIES, DIM = 2, 7, 8
 

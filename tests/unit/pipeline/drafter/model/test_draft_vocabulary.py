@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.drafter.model.draft_vocabulary import VocabularyError, choose
+from pipeline.drafter.model.config import VocabularyError, choose
 
 
 def test_the_most_frequent_tokens_are_in_with_offsets_from_their_own_place() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.drafter.model.masks import MaskMode, counts, present, scales, teacher_positions
+from pipeline.drafter.model.loss import MaskMode, counts, present, scales, teacher_positions
 from pipeline.drafter.training.packing import Batch
 
 

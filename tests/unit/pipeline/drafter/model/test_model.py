@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.drafter.model.draft_vocabulary import choose
-from pipeline.drafter.model.masks import MaskMode, counts, scales
+from pipeline.drafter.model.config import choose
+from pipeline.drafter.model.loss import MaskMode, counts, scales
 from pipeline.drafter.model.model import Drafter, TttResult
 from pipeline.drafter.training.packing import Batch, pack
 from tests.unit.pipeline.drafter.drafters import CONFIG, DRAFT, VOCABULARY, WIDTH, drafter, row, teacher, vocabulary

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pipeline.drafter.target.aux_ids import AuxIdsError, read, written
-from pipeline.drafter.target.layers import LayerError
+from pipeline.drafter.target.layers import AuxIdsError, LayerError, read_aux_ids, written_aux_ids
 from pipeline.records import Json
 
 KEY = "eagle_aux_hidden_state_layer_ids"
@@ -21,40 +20,40 @@ def named(top: list[int] | None, nested: list[int] | None) -> dict[str, Json]:
 
 @pytest.mark.parametrize("layers", [7, 8, 30, 61])
 def test_the_default_is_written_nowhere(layers: int) -> None:
-    assert {} == written((1, layers // 2 - 1, layers - 4), layers, "llama")
+    assert {} == written_aux_ids((1, layers // 2 - 1, layers - 4), layers, "llama")
 
 
 def test_other_layers_stand_in_both_keys_each_in_its_own_convention() -> None:
     """Layers that have run for vLLM, the layer whose output is meant for SGLang."""
-    assert named([3, 11, 21], [2, 10, 20]) == written((2, 10, 20), 30, "llama")
+    assert named([3, 11, 21], [2, 10, 20]) == written_aux_ids((2, 10, 20), 30, "llama")
 
 
 @pytest.mark.parametrize("kind", ["deepseek_v3", "kimi_k2", "kimi_k25", "glm_moe_dsa"])
 def test_in_some_families_sglang_counts_layers_that_have_run(kind: str) -> None:
-    assert named([3, 11, 21], [3, 11, 21]) == written((2, 10, 20), 30, kind)
+    assert named([3, 11, 21], [3, 11, 21]) == written_aux_ids((2, 10, 20), 30, kind)
 
 
 def test_ids_that_begin_with_one_are_outputs_to_every_engine() -> None:
-    assert named([2, 11, 21], [1, 10, 20]) == written((1, 10, 20), 30, "deepseek_v3")
+    assert named([2, 11, 21], [1, 10, 20]) == written_aux_ids((1, 10, 20), 30, "deepseek_v3")
 
 
 def test_a_first_layer_that_sglang_would_take_for_the_second_is_refused() -> None:
     with pytest.raises(AuxIdsError, match="layer 0 of a deepseek_v3 cannot be named to SGLang"):
-        written((0, 10, 20), 30, "deepseek_v3")
+        written_aux_ids((0, 10, 20), 30, "deepseek_v3")
 
 
 def test_the_last_layer_is_refused_since_sglang_never_hands_it_over() -> None:
     with pytest.raises(AuxIdsError, match="the output of layer 3, the target's last"):
-        written((0, 1, 3), 4, "llama")
+        written_aux_ids((0, 1, 3), 4, "llama")
 
 
 def test_where_sglangs_default_is_another_the_default_is_written_out() -> None:
-    assert named([2, 15, 27], [1, 14, 26]) == written((1, 14, 26), 30, "minimax_m3")
+    assert named([2, 15, 27], [1, 14, 26]) == written_aux_ids((1, 14, 26), 30, "minimax_m3")
 
 
 def test_under_seven_layers_there_is_no_default_to_leave_out() -> None:
     """With six: the default would be 1, 2, 2."""
-    assert named([1, 2, 3], [0, 1, 2]) == written((0, 1, 2), 6, "llama")
+    assert named([1, 2, 3], [0, 1, 2]) == written_aux_ids((0, 1, 2), 6, "llama")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_under_seven_layers_there_is_no_default_to_leave_out() -> None:
     ],
 )
 def test_layers_are_read_as_they_are_written(config: Mapping[str, Json], kind: str, layers: tuple[int, ...]) -> None:
-    assert layers == read(config, 30, kind)
+    assert layers == read_aux_ids(config, 30, kind)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +83,15 @@ def test_layers_are_read_as_they_are_written(config: Mapping[str, Json], kind: s
 )
 def test_ids_that_can_be_read_in_two_ways_are_refused(config: Mapping[str, Json], said: str) -> None:
     with pytest.raises(AuxIdsError, match=re.escape(said)):
-        read(config, 30, "llama")
+        read_aux_ids(config, 30, "llama")
 
 
 @pytest.mark.parametrize("ids", [[2, 2, 3], [3, 2, 9], [1, 2, 31], [1, 2]])
 def test_ids_that_are_not_three_layers_are_refused(ids: list[int]) -> None:
     with pytest.raises(LayerError):
-        read(named(ids, None), 30, "llama")
+        read_aux_ids(named(ids, None), 30, "llama")
 
 
 def test_a_colliding_default_is_refused() -> None:
     with pytest.raises(LayerError):
-        read({}, 4, "llama")
+        read_aux_ids({}, 4, "llama")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.drafter.target.served_states import StatesError, flags, layer_ids, rows_of
+from pipeline.drafter.target.server import StatesError, flags, layer_ids, rows_of
 from pipeline.records import Json
 
 META: dict[str, Json] = {

@@ -16,8 +16,7 @@ import torch
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.target.served_states import StatesError
-from pipeline.drafter.target.server import ServedTarget
+from pipeline.drafter.target.server import ServedTarget, StatesError
 from pipeline.records import Evidence
 
 Page = dict[str, Any]

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from pipeline.drafter.model.masks import MaskMode
+from pipeline.drafter.model.loss import MaskMode
 from pipeline.drafter.training.recipe import Precision, Recipe, RecipeError
 
 

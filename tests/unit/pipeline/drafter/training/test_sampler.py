@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 import torch
 
-from pipeline.drafter.model.masks import MaskMode
+from pipeline.drafter.model.loss import MaskMode
 from pipeline.drafter.training.sampler import Feed, FeedError, Share, is_held_out, own, sides_of
 from tests.unit.pipeline.drafter.trainings import LENGTHS, DrawnStates, recipe
 

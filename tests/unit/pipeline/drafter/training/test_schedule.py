@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.drafter.training.schedule import Course, Schedule, course_of, schedule_of
+from pipeline.drafter.training.recipe import Course, Schedule, course_of, schedule_of
 
 
 def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.drafter.model.masks import MaskMode, counts
+from pipeline.drafter.model.loss import MaskMode, counts
 from pipeline.drafter.training.packing import pack
 from pipeline.drafter.training.recipe import Precision
 from pipeline.drafter.training.sampler import Feed

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.strategies.completions import cut_completions, emitted, plain_texts, texts
-from harness.strategies.headed import headed_completions
+from harness.strategies.completions import cut_completions, emitted, headed_completions, plain_texts, texts
 from pipeline.formats.harmony.format import DAY, EFFORTS, HarmonyFormat
 from pipeline.formats.harmony.grammar import messages_of
 from pipeline.formats.registry import find_tokenizer, open_format

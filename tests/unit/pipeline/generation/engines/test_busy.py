@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.generation.engines.busy import Busy, Share
+from pipeline.generation.engines.server import Busy, Share
 
 
 class Clock:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pipeline.generation.engines.pools import CONNECTIONS, Pools
+from pipeline.generation.engines.openrouter import CONNECTIONS, Pools
 
 
 @dataclass

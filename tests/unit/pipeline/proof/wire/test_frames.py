@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.proof.wire.completion import completion_of_sse
-from pipeline.proof.wire.frames import Frames
+from pipeline.proof.wire.sse import Frames
 from pipeline.records import Completion, Delta, Refusal, RefusedError
 
 NAMES = ("content", "reasoning", "reasoning_content")
@@ -94,7 +94,7 @@ def test_after_the_first_chunk_only_text_is_read(name: str) -> None:
     texts = ["So", " it", 'q"q', "\n", "数据", "é", "\\"] * 30
     raw = "".join(event(chunk(told(name, text))) + ": comment\n\n" for text in texts) + END
     field = "content" if name == "content" else "reasoning"
-    with patch("pipeline.proof.wire.stream.orjson.loads", wraps=json.loads) as loads:
+    with patch("pipeline.proof.wire.completion.orjson.loads", wraps=json.loads) as loads:
         completion = completion_of_sse(raw)
 
     assert tuple(Delta(field, text) for text in texts) == completion.deltas  # type: ignore[arg-type]
