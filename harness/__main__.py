@@ -51,6 +51,7 @@ MEASURES: Mapping[str, Program] = {
     "lossless": Program("harness.measures.drafter.lossless", "speculative decoding against plain decoding"),
     "parsers": Program("harness.measures.parsers.differential", "our reading beside the engines' own parsers"),
     "reconstruct-speed": Program("harness.measures.reconstruct_speed", "reconstruct beside plain encoding"),
+    "offline-verbs": Program("harness.measures.offline_verbs", "what two trees print for the same input, byte by byte"),
     "replay": Program("harness.measures.replay", "recorded answers through the real client"),
     "smollm": Program("harness.measures.drafter.smollm", "convert SmolLM2 from its package to a model directory"),
     "smollm-demo": Program("harness.measures.drafter.smollm_demo", "a drafter of SmolLM2, end to end"),

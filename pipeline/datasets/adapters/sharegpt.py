@@ -128,7 +128,7 @@ def _turn(turn: JsonObject) -> JsonObject | None:
 CHUNK_COLUMNS = "first INTEGER, offset INTEGER, seq INTEGER, file TEXT, line INTEGER, row BLOB"
 TABLES = (
     "CREATE TABLE firsts (prefix BLOB PRIMARY KEY, first INTEGER) WITHOUT ROWID",
-    f"CREATE TABLE chunks ({COLUMNS}, PRIMARY KEY (first, offset, seq)) WITHOUT ROWID",
+    f"CREATE TABLE chunks ({CHUNK_COLUMNS}, PRIMARY KEY (first, offset, seq)) WITHOUT ROWID",
 )
 LARGEST = 2**62
 CONVERSATIONS = 64
