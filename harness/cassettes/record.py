@@ -168,7 +168,7 @@ TURNS = Prompt(
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CassetteCase:
     """One question. `shows` names what the answer must hold, `own_ids` asks for the provider's strongest evidence."""
 
     name: str
@@ -183,14 +183,14 @@ class Case:
 CASES: Final = {
     case.name: case
     for case in (
-        Case("reasoning", THINKING, "reasoning"),
-        Case("content_only", INSTANT, "content"),
-        Case("tools_raw", TOOLS, "tools", ToolMode.RAW),
-        Case("tools_structured", TOOLS, "tools", ToolMode.STRUCTURED),
-        Case("multi_turn", TURNS, "reasoning"),
-        Case("length_cut", THINKING, "cut", max_tokens=12),
-        Case("stream", THINKING, "reasoning", stream=True),
-        Case("own_ids", THINKING, "reasoning", stream=True, own_ids=True),
+        CassetteCase("reasoning", THINKING, "reasoning"),
+        CassetteCase("content_only", INSTANT, "content"),
+        CassetteCase("tools_raw", TOOLS, "tools", ToolMode.RAW),
+        CassetteCase("tools_structured", TOOLS, "tools", ToolMode.STRUCTURED),
+        CassetteCase("multi_turn", TURNS, "reasoning"),
+        CassetteCase("length_cut", THINKING, "cut", max_tokens=12),
+        CassetteCase("stream", THINKING, "reasoning", stream=True),
+        CassetteCase("own_ids", THINKING, "reasoning", stream=True, own_ids=True),
     )
 }
 
@@ -200,7 +200,7 @@ def names() -> Iterator[str]:
     yield from (f"emulator/{slug}/{case}" for slug in PROFILES for case in CASES)
 
 
-def case_of(name: str) -> tuple[Profile, Case]:
+def case_of(name: str) -> tuple[Profile, CassetteCase]:
     """Provider and case of a cassette's name. Raises KeyError."""
     _, slug, case = name.split("/")
     return PROFILES[slug], CASES[case]
@@ -219,7 +219,7 @@ def request_of(name: str, fmt: Format, seed: int) -> dict[str, object]:
     return request_body(case.prompt, route, sampling, case.tool_mode, fmt, name)
 
 
-def shows(case: Case, ids: Ids, fmt: Format) -> bool:
+def shows(case: CassetteCase, ids: Ids, fmt: Format) -> bool:
     """Whether a true answer is what the case is about: whole and with the span it is called for, or cut inside it."""
     try:
         kinds = {span.kind for span in fmt.layout(ids, thinking=case.prompt.thinking)}

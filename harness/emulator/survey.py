@@ -18,7 +18,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from harness.emulator.oracle_log import OracleEntry, read_oracle
-from harness.views.roundtrip import MODEL, Trip, read
+from harness.views.roundtrip import MODEL, Ask, read
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import read_prompts
 from pipeline.formats.format import Format
@@ -36,14 +36,14 @@ class SurveyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class SurveyedAnswer:
     """One answer: how it was asked, its bytes, and the truth.
 
     `named` is set for an engine's own endpoint, which names no provider and returns the ids beside the text: the answer
     then has that name, and only what a hosted API shows.
     """
 
-    trip: Trip
+    trip: Ask
     prompt: Prompt
     raw: bytes
     truth: OracleEntry
@@ -66,10 +66,10 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SurveyQuestion:
     """One request to make; `length_cut` gives it a limit that most answers reach."""
 
-    trip: Trip
+    trip: Ask
     prompt: Prompt
     seed: int
     length_cut: bool = False
@@ -80,7 +80,7 @@ class Question:
         return 6 + self.seed % 29 if self.length_cut else 256
 
 
-def questions(trips: Iterable[Trip], each: int, *, seed: int, cut_every: int = 8) -> Iterator[Question]:
+def questions(trips: Iterable[Ask], each: int, *, seed: int, cut_every: int = 8) -> Iterator[SurveyQuestion]:
     """`each` questions a way to ask, over the shipped prompts; every `cut_every`-th is cut by length."""
     prompts = [prompt for prompt in read_prompts(PROMPTS) if isinstance(prompt, Prompt)]
     with_tools = [prompt for prompt in prompts if prompt.tools]
@@ -89,7 +89,7 @@ def questions(trips: Iterable[Trip], each: int, *, seed: int, cut_every: int = 8
         for turn, prompt in enumerate(islice(cycle(chosen), each)):
             number = seed + place * 100_000 + turn
             named = replace(prompt, id=f"{trip.name}/{number}")
-            yield Question(trip, named, number, length_cut=turn % cut_every == cut_every - 1)
+            yield SurveyQuestion(trip, named, number, length_cut=turn % cut_every == cut_every - 1)
 
 
 @contextmanager
@@ -109,30 +109,30 @@ def emulator(*options: str) -> Iterator[tuple[str, Path]]:
                 server.terminate()
 
 
-def survey(asked: Iterable[Question], fmt: Format, *, resegment: float = 0.0) -> list[Exchange]:
+def survey(asked: Iterable[SurveyQuestion], fmt: Format, *, resegment: float = 0.0) -> list[SurveyedAnswer]:
     """Every question's exchange, in order. SurveyError for an answer that is not status 200."""
     wanted = list(asked)
     with emulator("--resegment", str(resegment), "--max-batch", str(CONCURRENCY)) as (url, oracle):
         answers = asyncio.run(_ask_all(url, wanted, fmt))
         truths = {entry.generation_id: entry for entry in read_oracle(oracle)}
     return [
-        Exchange(question.trip, question.prompt, raw, truths[generation], question.max_tokens)
+        SurveyedAnswer(question.trip, question.prompt, raw, truths[generation], question.max_tokens)
         for question, (raw, generation) in zip(wanted, answers, strict=True)
     ]
 
 
-async def _ask_all(url: str, asked: list[Question], fmt: Format) -> list[tuple[bytes, str]]:
+async def _ask_all(url: str, asked: list[SurveyQuestion], fmt: Format) -> list[tuple[bytes, str]]:
     slots = asyncio.Semaphore(CONCURRENCY)
     async with OpenRouter(url) as client:
 
-        async def one(question: Question) -> tuple[bytes, str]:
+        async def one(question: SurveyQuestion) -> tuple[bytes, str]:
             async with slots:
                 return await _ask(client, question, fmt)
 
         return await asyncio.gather(*(one(question) for question in asked))
 
 
-async def _ask(client: OpenRouter, question: Question, fmt: Format) -> tuple[bytes, str]:
+async def _ask(client: OpenRouter, question: SurveyQuestion, fmt: Format) -> tuple[bytes, str]:
     trip = question.trip
     route = Route("emulator", MODEL, trip.profile.slug, trip.stream)
     mode = ToolMode.NONE

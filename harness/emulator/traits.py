@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.emulator.survey import Exchange
+from harness.emulator.survey import SurveyedAnswer
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE
-from pipeline.base.binomial import upper_bound
+from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.formats.format import Format, Opener, end_ids, ending, is_headed, opened, opening
-from pipeline.proof.answer import Case, ended
+from pipeline.proof.answer import Answer, ended
 from pipeline.proof.engine_ids import by_counts
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.stream_deltas import crossed_boundary
@@ -31,7 +31,7 @@ CALLS_FROM_WORST: Mapping[str, Sequence[str]] = {
 class Seen:
     """One answer beside its truth. `reasoning` and `content` are the true texts, `think_tokens` counts their tags."""
 
-    exchange: Exchange
+    exchange: SurveyedAnswer
     completion: Completion
     reasoning: str
     content: str
@@ -49,7 +49,7 @@ class Seen:
         return usage.completion_tokens or 0 if usage else 0
 
 
-def measured(exchanges: Iterable[Exchange], fmt: Format) -> list[Fingerprint]:
+def measured(exchanges: Iterable[SurveyedAnswer], fmt: Format) -> list[Fingerprint]:
     """One fingerprint for each (provider, streamed or not) among the exchanges."""
     groups: dict[tuple[str, bool], list[Seen]] = {}
     for exchange in exchanges:
@@ -60,7 +60,7 @@ def measured(exchanges: Iterable[Exchange], fmt: Format) -> list[Fingerprint]:
     return [_fingerprint(key, seen, fmt) for key, seen in sorted(groups.items())]
 
 
-def _seen(exchange: Exchange, completion: Completion, fmt: Format) -> Seen:
+def _seen(exchange: SurveyedAnswer, completion: Completion, fmt: Format) -> Seen:
     ids, close = exchange.truth.output_ids, fmt.think_close_id
     begun = len(opened(fmt, ids, thinking=exchange.prompt.thinking))
     thought = fmt.opener(thinking=exchange.prompt.thinking) is Opener.PROMPT or bool(begun)
@@ -347,13 +347,13 @@ def _same_count(found: Fingerprint, seen: Sequence[Seen], fmt: Format) -> Mappin
             wrong += ids != one.exchange.truth.output_ids
     if not n:
         return {}
-    value: Json = {"wrong": wrong, "n": n, "upper95": round(upper_bound(wrong, n), 6)}
+    value: Json = {"wrong": wrong, "n": n, "upper95": round(clopper_pearson_upper(wrong, n), 6)}
     return {str(TraitName.SAME_COUNT_MISMATCH): Trait(value, n, proven=n >= ENOUGH)}
 
 
 def _counted_ids(found: Fingerprint, one: Seen, fmt: Format) -> tuple[int, ...] | None:
     try:
-        case = Case(one.exchange.prompt, one.completion, fmt, found, ended(one.completion), one.exchange.max_tokens)
+        case = Answer(one.exchange.prompt, one.completion, fmt, found, ended(one.completion), one.exchange.max_tokens)
         return by_counts(case).ids
     except RefusedError:
         return None

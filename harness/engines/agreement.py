@@ -31,9 +31,9 @@ from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.files import weights_sha256
 from pipeline.formats.registry import open_format
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import Ask, Served
+from pipeline.generation.engines.server import EngineServer, ServerRequest
 from pipeline.records import Ids, Json, Sampling
 
 PROMPTS: Final = 256
@@ -41,33 +41,35 @@ MOST: Final = 96
 SEED: Final = 7
 
 
-def asks(count: int, most: int) -> list[Ask]:
+def asks(count: int, most: int) -> list[ServerRequest]:
     """Greedy requests over held-out samples of the tiny target's grammar."""
     fmt, greedy = open_format("tiny-kimi"), Sampling(temperature=0.0, max_tokens=most)
     held_out = islice(samples(SEED, Split.HELD_OUT), count)
-    return [Ask(fmt.render(sample.prompt), greedy, (fmt.end_id,)) for sample in held_out]
+    return [ServerRequest(fmt.render(sample.prompt), greedy, (fmt.end_id,)) for sample in held_out]
 
 
-def asks_of(options: argparse.Namespace, model: Path) -> list[Ask]:
+def asks_of(options: argparse.Namespace, model: Path) -> list[ServerRequest]:
     """The requests that a command line names. Raises EngineError."""
     if not options.questions:
         return asks(options.prompts, options.max_tokens)
-    from pipeline.drafter.decoding.prompts import PromptError, questions_in, template_renderer
+    from pipeline.drafter.decoding.prompts import PromptError, evaluation_prompts_in, template_renderer
 
     greedy = Sampling(temperature=0.0, max_tokens=options.max_tokens)
     try:
-        found = questions_in(options.questions, template_renderer(model))
+        found = evaluation_prompts_in(options.questions, template_renderer(model))
     except (PromptError, OSError) as error:
         raise EngineError(str(error)) from None
-    return [Ask(question.ids, greedy) for question in found[: options.prompts]]
+    return [ServerRequest(question.ids, greedy) for question in found[: options.prompts]]
 
 
-def by_transformers(model: Path, wanted: Sequence[Ask], rows: int) -> tuple[dict[str, Json], list[Generation]]:
+def by_transformers(
+    model: Path, wanted: Sequence[ServerRequest], rows: int
+) -> tuple[dict[str, Json], list[EngineOutput]]:
     """What computes in this process, and the same answers by it."""
     from pipeline.generation.engines.local import load_engine
 
     engine = load_engine(model, threads=2)
-    found: list[Generation] = []
+    found: list[EngineOutput] = []
     for start in range(0, len(wanted), rows):
         batch = wanted[start : start + rows]
         found += engine.generate([each.prompt for each in batch], [each.sampling for each in batch])
@@ -76,9 +78,9 @@ def by_transformers(model: Path, wanted: Sequence[Ask], rows: int) -> tuple[dict
     return facts | {"dtype": "float32", "attention_backend": backend}, found
 
 
-async def by_engine(name: str, url: str, wanted: Sequence[Ask], rows: int) -> list[Generation]:
+async def by_engine(name: str, url: str, wanted: Sequence[ServerRequest], rows: int) -> list[EngineOutput]:
     """The same answers from a server. Raises EngineError."""
-    async with Served(DIALECTS[name](), url, in_flight=rows) as server:
+    async with EngineServer(DIALECTS[name](), url, in_flight=rows) as server:
         return await server.generate_all(wanted)
 
 
@@ -144,7 +146,7 @@ class Difference:
         return max(abs(self.our_margin), abs(self.their_margin)) <= NEAR
 
 
-def first_difference(prompt: int, ours: Generation, theirs: Generation) -> Difference | None:
+def first_difference(prompt: int, ours: EngineOutput, theirs: EngineOutput) -> Difference | None:
     """Where two answers to one prompt part, None where they are equal."""
     if ours.ids == theirs.ids:
         return None
@@ -153,18 +155,18 @@ def first_difference(prompt: int, ours: Generation, theirs: Generation) -> Diffe
     return Difference(prompt, at, _at(ours, at), _at(theirs, at), margin(ours, at), margin(theirs, at))
 
 
-def margin(generation: Generation, at: int) -> float:
+def margin(generation: EngineOutput, at: int) -> float:
     """The gap between the token and its runner-up; infinite past the end, where no rounding puts a token."""
     if at >= len(generation.ids):
         return float("inf")
     return generation.logprobs[at] - generation.runner_up[at][1]
 
 
-def _at(generation: Generation, at: int) -> int | None:
+def _at(generation: EngineOutput, at: int) -> int | None:
     return generation.ids[at] if at < len(generation.ids) else None
 
 
-def furthest(ours: Sequence[Generation], theirs: Sequence[Generation]) -> float:
+def furthest(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> float:
     """The largest distance of two logprobs of one token after one text, in nats."""
     return max(
         (
@@ -185,7 +187,7 @@ def _same(ours: Ids, theirs: Ids) -> Iterator[bool]:
         yield still
 
 
-def compared(ours: Sequence[Generation], theirs: Sequence[Generation]) -> dict[str, Json]:
+def compared(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> dict[str, Json]:
     """Counts, the distance of logprobs, and every first difference."""
     pairs = enumerate(zip(ours, theirs, strict=True))
     found = [each for n, (mine, other) in pairs if (each := first_difference(n, mine, other)) is not None]

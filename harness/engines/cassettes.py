@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.cassettes.cassette import Cassette, CassetteError, Interaction, Provenance, read_cassette, save_cassette
-from harness.emulator.survey import Exchange, Question
+from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.engines.chat import ENGINES, Answered, EngineError, ask_bodies, asked_for_ids, exchange_of, trips_of
 from harness.engines.scripted_model import PAD, SCRIPTS, SPAN, Script
-from harness.views.roundtrip import Trip
+from harness.views.roundtrip import Ask
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -37,7 +37,7 @@ class Played:
     """One recorded answer: which script, and its text view with its truth."""
 
     script: Script
-    exchange: Exchange
+    exchange: SurveyedAnswer
     raw: bytes
 
 
@@ -89,7 +89,7 @@ def record(engine: str, url: str, version: str, library: Path) -> Iterator[tuple
         yield f"{engine}/{way_of(trip)}", len(answers)
 
 
-def way_of(trip: Trip) -> str:
+def way_of(trip: Ask) -> str:
     """The file's name: `stream-tools` and the like."""
     return f"{'stream' if trip.stream else 'json'}-{'tools' if trip.tools_sent else 'raw'}"
 
@@ -99,13 +99,13 @@ def can_say(engine: str, script: Script) -> bool:
     return engine == "sglang" or script.is_text()
 
 
-def question_of(script: Script, trip: Trip, fmt: Format) -> Question:
+def question_of(script: Script, trip: Ask, fmt: Format) -> SurveyQuestion:
     """The question that the script answers; the limit is its length where it is cut."""
     return _Scripted(trip, script.prompt, 0, limit=len(script.emitted(fmt)) if script.cut else SPAN)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scripted(Question):
+class _Scripted(SurveyQuestion):
     limit: int = SPAN
 
     @property
@@ -113,7 +113,7 @@ class _Scripted(Question):
         return self.limit
 
 
-def body_of(engine: str, script: Script, trip: Trip, fmt: Format) -> dict[str, Any]:
+def body_of(engine: str, script: Script, trip: Ask, fmt: Format) -> dict[str, Any]:
     """The request: the script as the last message, or its ids where the engine takes them, filled up.
 
     The prompt ends as Kimi's do, since vLLM looks there for whether the thinking is over.
@@ -150,7 +150,7 @@ def _interaction(answer: Answered) -> Interaction:
     return Interaction("POST", WHERE, sent, answer.request, 200, "OK", {"content-type": [kind]}, answer.raw)
 
 
-def played(engine: str, trip: Trip, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
+def played(engine: str, trip: Ask, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
     """Every answer of one cassette. Raises CassetteError, EngineError."""
     for each in read_cassette(library / engine / f"{way_of(trip)}.yaml").interactions:
         script = SCRIPTS[json.loads(each.request_body)["user"]]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.survey import Exchange, Question
+from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.views.resplit import is_canonical
-from harness.views.roundtrip import MODEL, Trip
+from harness.views.roundtrip import MODEL, Ask
 from harness.views.view import Deltas, Profile, Seam
 from pipeline.formats.format import Format, end_ids
 from pipeline.generation.engines.openrouter import OpenRouter, encode_body
@@ -43,18 +43,18 @@ class EngineError(Exception):
 class Answered:
     """A request as it was sent and the answer as it came."""
 
-    question: Question
+    question: SurveyQuestion
     request: bytes
     raw: bytes
 
 
-def trips_of(engine: str) -> list[Trip]:
+def trips_of(engine: str) -> list[Ask]:
     """Streamed and not, tools sent and not."""
     profile = ENGINES[engine]
-    return [Trip(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
+    return [Ask(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
 
 
-def body_of(engine: str, question: Question, fmt: Format) -> dict[str, Any]:
+def body_of(engine: str, question: SurveyQuestion, fmt: Format) -> dict[str, Any]:
     """The request, keys in a fixed order. Tools travel as `tools`, or stand in the prompt alone.
 
     SGLang takes no message of the role `tool_declare`, so that such a prompt goes as ids. The template wants the tools
@@ -91,21 +91,21 @@ def asked_for_ids(engine: str, *, stream: bool) -> dict[str, Any]:
     return {**streamed, "return_token_ids": True}
 
 
-def ask(engine: str, url: str, questions: Sequence[Question], fmt: Format) -> list[Answered]:
+def ask(engine: str, url: str, questions: Sequence[SurveyQuestion], fmt: Format) -> list[Answered]:
     """Every question's answer, in order. Raises EngineError for a status that is not 200."""
     return asyncio.run(_ask_all(url, [(one, encode_body(body_of(engine, one, fmt))) for one in questions]))
 
 
-def ask_bodies(url: str, bodies: Sequence[tuple[Question, Mapping[str, Any]]]) -> list[Answered]:
+def ask_bodies(url: str, bodies: Sequence[tuple[SurveyQuestion, Mapping[str, Any]]]) -> list[Answered]:
     """The same with requests that were made elsewhere."""
     return asyncio.run(_ask_all(url, [(question, encode_body(dict(body))) for question, body in bodies]))
 
 
-async def _ask_all(url: str, asked: Sequence[tuple[Question, bytes]]) -> list[Answered]:
+async def _ask_all(url: str, asked: Sequence[tuple[SurveyQuestion, bytes]]) -> list[Answered]:
     slots = asyncio.Semaphore(AT_ONCE)
     async with OpenRouter(f"{url.rstrip('/')}/v1") as client:
 
-        async def one(question: Question, body: bytes) -> Answered:
+        async def one(question: SurveyQuestion, body: bytes) -> Answered:
             async with slots:
                 answer = await client.send(body)
             if answer.status != OK:
@@ -115,7 +115,7 @@ async def _ask_all(url: str, asked: Sequence[tuple[Question, bytes]]) -> list[An
         return list(await asyncio.gather(*(one(question, body) for question, body in asked)))
 
 
-def exchange_of(answered: Answered, fmt: Format) -> Exchange:
+def exchange_of(answered: Answered, fmt: Format) -> SurveyedAnswer:
     """The answer's text view beside its truth. Raises EngineError where the ids are not there."""
     question = answered.question
     name = question.trip.profile.name
@@ -133,7 +133,7 @@ def exchange_of(answered: Answered, fmt: Format) -> Exchange:
         cut=not end_ids(fmt).intersection(output[-1:]),
         cost="0",
     )
-    return Exchange(question.trip, question.prompt, answered.raw, truth, question.max_tokens, named=name)
+    return SurveyedAnswer(question.trip, question.prompt, answered.raw, truth, question.max_tokens, named=name)
 
 
 def true_ids(answered: Answered) -> tuple[Ids, Ids]:

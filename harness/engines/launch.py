@@ -23,7 +23,7 @@ from harness.engines.keeper import GRACE_SECONDS
 from harness.engines.settings import HOST, Start
 from pipeline.generation.engines.output import EngineError
 from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import Ask, EngineGoneError, Facts, Served
+from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
 from pipeline.records import Sampling
 
 KEEPER: Final = Path(__file__).parent / "keeper.py"
@@ -37,11 +37,11 @@ class EngineStartError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningEngine:
     """A server that answers. `keeper` is the process that ends it, `seconds` what it took to answer."""
 
     url: str
-    facts: Facts
+    facts: EngineFacts
     keeper: int
     seconds: float
     log: Path
@@ -71,7 +71,7 @@ def kept(command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> 
 
 
 @contextmanager
-def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_START) -> Iterator[Running]:
+def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_START) -> Iterator[RunningEngine]:
     """The engine, answering. Raises EngineStartError."""
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
         path = log or Path(folder) / f"{start.name}.log"
@@ -84,14 +84,14 @@ def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_S
                     how = f"said nothing for {longest:.0f} s" if process.poll() is None else "ended"
                     raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{_end_of(path)}")
                 time.sleep(LOOK_SECONDS)
-            yield Running(url, facts, process.pid, time.monotonic() - begun, path)
+            yield RunningEngine(url, facts, process.pid, time.monotonic() - begun, path)
 
 
-async def answered(start: Start, url: str) -> Facts | None:
+async def answered(start: Start, url: str) -> EngineFacts | None:
     """The server's facts once it has given a token, None where it does not listen yet."""
     try:
-        async with Served(DIALECTS[start.name](), url) as server:
-            await server.generate(Ask((1,), Sampling(temperature=0.0, max_tokens=1)))
+        async with EngineServer(DIALECTS[start.name](), url) as server:
+            await server.generate(ServerRequest((1,), Sampling(temperature=0.0, max_tokens=1)))
             return server.facts
     except EngineGoneError:
         return None

@@ -32,8 +32,8 @@ class GoldenCase:
     id: str
     prompt: Prompt
     extra: tuple[str, ...] = ()
-    shows: Callable[[Answer], bool] = field(default=lambda answer: answer.whole)
-    cut: Callable[[Answer], int | None] | None = None
+    shows: Callable[[GoldenAnswer], bool] = field(default=lambda answer: answer.whole)
+    cut: Callable[[GoldenAnswer], int | None] | None = None
     greedy: bool = False
     max_tokens: int = 256
 
@@ -144,7 +144,7 @@ SMALL: Final = ("thinking", "system", "two_calls", "cjk", "cut_in_tools", "nonca
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GoldenAnswer:
     """Emitted ids, shape [n], of a prompt that thinks or not."""
 
     ids: Ids

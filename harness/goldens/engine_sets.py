@@ -39,8 +39,8 @@ from harness.engines.launch import running
 from harness.engines.settings import Start
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
-from pipeline.generation.engines.output import EngineError, Generation
-from pipeline.generation.engines.server import Ask
+from pipeline.generation.engines.output import EngineError, EngineOutput
+from pipeline.generation.engines.server import ServerRequest
 from pipeline.records import Ids, Json
 
 DIGITS: Final = 4
@@ -64,7 +64,7 @@ class GoldenSet:
 
     key: Mapping[str, Json]
     prompts_sha256: str
-    answers: tuple[Generation, ...]
+    answers: tuple[EngineOutput, ...]
 
     @property
     def is_of(self) -> str:
@@ -121,7 +121,7 @@ def _write(file: BinaryIO, data: bytes) -> None:
     file.write(data)
 
 
-def _line(answer: Generation) -> dict[str, Json]:
+def _line(answer: EngineOutput) -> dict[str, Json]:
     return {
         "ids": [*answer.ids],
         "logprobs": [round(each, DIGITS) for each in answer.logprobs],
@@ -131,12 +131,12 @@ def _line(answer: Generation) -> dict[str, Json]:
     }
 
 
-def _answer(line: Mapping[str, Any]) -> Generation:
+def _answer(line: Mapping[str, Any]) -> EngineOutput:
     ids: Ids = tuple(int(each) for each in line["ids"])
     others = tuple(
         (int(token), float(each)) for token, each in zip(line["others"], line["other_logprobs"], strict=True)
     )
-    return Generation(ids, tuple(line["logprobs"]), others, finished=line["finished"] is True)
+    return EngineOutput(ids, tuple(line["logprobs"]), others, finished=line["finished"] is True)
 
 
 FOLDER: Final = ROOT / "goldens" / "engines"
@@ -168,7 +168,7 @@ def _start(given: Sequence[str]) -> Start:
     return start_of(options, more)
 
 
-def engine_set(start: Start, wanted: Sequence[Ask]) -> GoldenSet:
+def engine_set(start: Start, wanted: Sequence[ServerRequest]) -> GoldenSet:
     """What the engine answers today. Raises EngineError."""
     with running(start) as engine:
         found = asyncio.run(by_engine(start.name, engine.url, wanted, start.rows))
@@ -176,13 +176,13 @@ def engine_set(start: Start, wanted: Sequence[Ask]) -> GoldenSet:
     return GoldenSet(key, prompts_sha256(wanted), tuple(found))
 
 
-def local_set(wanted: Sequence[Ask]) -> GoldenSet:
+def local_set(wanted: Sequence[ServerRequest]) -> GoldenSet:
     """What transformers answers in this process."""
     facts, found = by_transformers(WEIGHTS, wanted, ROWS)
     return GoldenSet(key_of(facts, WEIGHTS, ROWS, MOST), prompts_sha256(wanted), tuple(found))
 
 
-def prompts_sha256(wanted: Sequence[Ask]) -> str:
+def prompts_sha256(wanted: Sequence[ServerRequest]) -> str:
     """One digest over the prompts' ids."""
     return hashlib.sha256(json.dumps([each.prompt for each in wanted]).encode()).hexdigest()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cassettes.record import MODEL
-from harness.goldens.cases import Answer, GoldenCase
+from harness.goldens.cases import GoldenAnswer, GoldenCase
 from harness.goldens.golden import Golden, GoldenError, GoldenToken, piece
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
@@ -24,7 +24,7 @@ from pipeline.records import Ids, Json, Sampling
 
 if TYPE_CHECKING:
     from pipeline.generation.engines.local import LocalEngine
-    from pipeline.generation.engines.output import Generation
+    from pipeline.generation.engines.output import EngineOutput
 
 ENGINE = "transformers"
 PACKAGES = ("torch", "transformers", "tiktoken")
@@ -45,7 +45,7 @@ class Bench:
     fmt: Format
     weights: Path
 
-    def generate(self, prompt_ids: Ids, *sampling: Sampling) -> list[Generation]:
+    def generate(self, prompt_ids: Ids, *sampling: Sampling) -> list[EngineOutput]:
         return self.engine.generate([prompt_ids] * len(sampling), sampling)
 
 
@@ -120,7 +120,7 @@ def _candidates(case: GoldenCase, prompt_ids: Ids, bench: Bench) -> Iterator[Sam
                 yield sampling
 
 
-def _cut(case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench) -> tuple[Sampling, Generation] | None:
+def _cut(case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench) -> tuple[Sampling, EngineOutput] | None:
     """The run that is recorded, alone and at its length; None where alone it does not show the case."""
     (generation,) = bench.generate(prompt_ids, sampling)
     answer = _answer(case, generation, bench)
@@ -135,18 +135,18 @@ def _cut(case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench) ->
     return shorter, bench.generate(prompt_ids, shorter)[0]
 
 
-def _answer(case: GoldenCase, generation: Generation, bench: Bench) -> Answer:
-    return Answer(generation.ids, bench.fmt, case.prompt.thinking)
+def _answer(case: GoldenCase, generation: EngineOutput, bench: Bench) -> GoldenAnswer:
+    return GoldenAnswer(generation.ids, bench.fmt, case.prompt.thinking)
 
 
-def _golden(case: GoldenCase, sampled: tuple[Sampling, Generation], prompt_ids: Ids, bench: Bench) -> Golden:
+def _golden(case: GoldenCase, sampled: tuple[Sampling, EngineOutput], prompt_ids: Ids, bench: Bench) -> Golden:
     sampling, generation = sampled
     text = bench.fmt.tokenizer.decode_bytes(generation.ids)
     tokens = _tokens(generation, bench.fmt)
     return Golden(provenance(sampling, bench), case.id, case.features, case.prompt, prompt_ids, tokens, text)
 
 
-def _tokens(generation: Generation, fmt: Format) -> tuple[GoldenToken, ...]:
+def _tokens(generation: EngineOutput, fmt: Format) -> tuple[GoldenToken, ...]:
     rows = zip(generation.ids, generation.logprobs, generation.runner_up, strict=True)
     return tuple(
         GoldenToken(token, piece(token, fmt.tokenizer), round(logprob, DIGITS), other, round(other_logprob, DIGITS))

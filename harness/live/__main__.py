@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.attestation.required import CONTRACT, LIVE, TABLE
 from harness.cassettes.cassette import Cassette, CassetteError
-from harness.live.cassettes import Recorded, cassettes_of, folder_of, read_recorded, save_all
+from harness.live.cassettes import RecordedProbe, cassettes_of, folder_of, read_recorded, save_all
 from harness.live.fingerprint_diff import Change, Tier, as_asked, changes, learned_from, lines_of, same_route, table
 from harness.live.suite import Entry, Table, opened, outcome, read_table, write_suite
 from pipeline.base.paths import ROOT
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _kept(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
+def _kept(recorded: Sequence[RecordedProbe]) -> Iterator[RecordedProbe]:
     """What is of the provider and the model that were asked; the rest is told."""
     for one in recorded:
         if why := one.why_not():
@@ -80,7 +80,7 @@ def _kept(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
 # record
 
 
-def record(kept: Sequence[Recorded], options: argparse.Namespace) -> int:
+def record(kept: Sequence[RecordedProbe], options: argparse.Namespace) -> int:
     """Cassettes, fingerprint, contract, in this order: the contract says what the committed fingerprint proves."""
     root: Path = options.root
     if root.resolve() == ROOT and any(not one.route.startswith("openrouter/") for one in kept):
@@ -107,7 +107,7 @@ def record(kept: Sequence[Recorded], options: argparse.Namespace) -> int:
     return 0
 
 
-def _orphans(kept: Sequence[Recorded], probes: Mapping[str, Probe], root: Path) -> Iterator[Path]:
+def _orphans(kept: Sequence[RecordedProbe], probes: Mapping[str, Probe], root: Path) -> Iterator[Path]:
     """Cassettes of these routes whose probe is gone: nobody can record them anew."""
     for folder in sorted({folder_of(one.route, one.exchange.model) for one in kept}):
         for path in sorted((root / "cassettes" / folder).glob("*.yaml")):
@@ -115,7 +115,7 @@ def _orphans(kept: Sequence[Recorded], probes: Mapping[str, Probe], root: Path) 
                 yield path
 
 
-def _fingerprints(kept: Sequence[Recorded], options: argparse.Namespace) -> None:
+def _fingerprints(kept: Sequence[RecordedProbe], options: argparse.Namespace) -> None:
     """Learn, say what differs, and write it where that was asked for."""
     for found, listed in _compared(kept, options, few=False):
         told = [change for change in listed if change.tier not in QUIET]
@@ -127,7 +127,7 @@ def _fingerprints(kept: Sequence[Recorded], options: argparse.Namespace) -> None
 
 
 def _compared(
-    kept: Sequence[Recorded], options: argparse.Namespace, *, few: bool
+    kept: Sequence[RecordedProbe], options: argparse.Namespace, *, few: bool
 ) -> Iterator[tuple[Fingerprint, list[Change]]]:
     learned, account = learned_from([one.exchange for one in kept], options.tokenizer)
     sys.stderr.writelines(f"{line}\n" for line in account)
@@ -138,7 +138,7 @@ def _compared(
         yield found, changes(same_route(found, known), found, few=few)
 
 
-def _write_fingerprint(found: Fingerprint, kept: Sequence[Recorded], root: Path) -> None:
+def _write_fingerprint(found: Fingerprint, kept: Sequence[RecordedProbe], root: Path) -> None:
     folder = root / "goldens" / "fingerprints"
     folder.mkdir(parents=True, exist_ok=True)
     source = "live" if all(one.route.startswith("openrouter/") for one in kept) else "emulator"
@@ -166,7 +166,7 @@ def _has(root: Path, name: str) -> bool:
 
 
 def _entry(
-    first: Recorded,
+    first: RecordedProbe,
     cassette: Cassette,
     probes: Mapping[str, Probe],
     formats: Mapping[str, str],
@@ -198,7 +198,7 @@ def _thinks(request: object) -> bool:
 # drift
 
 
-def drift(kept: Sequence[Recorded], options: argparse.Namespace) -> int:
+def drift(kept: Sequence[RecordedProbe], options: argparse.Namespace) -> int:
     """A line a trait that was proven: the same, changed, or not seen in these answers."""
     moved = looked = 0
     for found, listed in _compared(kept, options, few=True):

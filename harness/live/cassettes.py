@@ -28,7 +28,7 @@ from harness.cassettes.staleness import versions
 from pipeline.base.json_lines import object_of
 from pipeline.fingerprints.exchanges import Exchange, ExchangesError, exchange_of
 from pipeline.generation.engines.openrouter import KEY_VARIABLE, encode_body, is_loopback
-from pipeline.generation.outcome import guarded
+from pipeline.generation.outcome import refusing_errors
 from pipeline.generation.probe.exchange_file import VERBATIM
 from pipeline.proof.fingerprint import is_model
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
@@ -40,7 +40,7 @@ PIECES = "in pieces"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedProbe:
     """One exchange with where it comes from: the route's name, the probe, when it was answered, its headers."""
 
     exchange: Exchange
@@ -60,8 +60,8 @@ class Recorded:
         """The answer as it is read off the wire."""
         body = self.exchange.body
         if self.exchange.stream:
-            return guarded(lambda: completion_of_sse(body))
-        return guarded(lambda: completion_of_json(body.encode()))
+            return refusing_errors(lambda: completion_of_sse(body))
+        return refusing_errors(lambda: completion_of_json(body.encode()))
 
     def why_not(self) -> str:
         """Why it is not kept, empty where it is."""
@@ -84,7 +84,7 @@ def folder_of(route: str, model: str) -> str:
     return f"{FOLDER}/{provider.replace('/', '--')}--{model.replace('/', '--')}"
 
 
-def read_recorded(path: Path) -> list[Recorded]:
+def read_recorded(path: Path) -> list[RecordedProbe]:
     """Every line of a probe's `exchanges.jsonl`. Raises ExchangesError for a file that is none."""
     try:
         lines = [line for line in path.read_bytes().split(b"\n") if line]
@@ -100,16 +100,16 @@ def read_recorded(path: Path) -> list[Recorded]:
     return found
 
 
-def _recorded(line: JsonObject) -> Recorded:
+def _recorded(line: JsonObject) -> RecordedProbe:
     source, headers = line["source"], line["headers"]
     if not isinstance(source, dict) or not isinstance(headers, dict):
         raise TypeError("source and headers must be objects")
     at = datetime.fromisoformat(str(source["answered_at"]))
     sent = {name: [str(value)] for name, value in headers.items()}
-    return Recorded(exchange_of(line), str(source["route"]), str(source["row"]).partition("/")[0], at, sent)
+    return RecordedProbe(exchange_of(line), str(source["route"]), str(source["row"]).partition("/")[0], at, sent)
 
 
-def cassettes_of(recorded: Sequence[Recorded], root: Path) -> dict[str, Cassette]:
+def cassettes_of(recorded: Sequence[RecordedProbe], root: Path) -> dict[str, Cassette]:
     """The cassettes by name; answers to one question, time after time, stand in one."""
     keys = _keys()
     names = dict.fromkeys(one.name for one in recorded)
@@ -117,7 +117,7 @@ def cassettes_of(recorded: Sequence[Recorded], root: Path) -> dict[str, Cassette
     return {name: _cassette(group, root, keys) for name, group in groups.items()}
 
 
-def _cassette(group: Sequence[Recorded], root: Path, keys: frozenset[str]) -> Cassette:
+def _cassette(group: Sequence[RecordedProbe], root: Path, keys: frozenset[str]) -> Cassette:
     first = group[0]
     source: Literal["live", "emulator"] = "live" if first.route.startswith("openrouter/") else "emulator"
     provenance = Provenance(
@@ -131,7 +131,7 @@ def _cassette(group: Sequence[Recorded], root: Path, keys: frozenset[str]) -> Ca
     return Cassette(provenance, tuple(_interaction(one, keys) for one in group))
 
 
-def _interaction(one: Recorded, keys: frozenset[str]) -> Interaction:
+def _interaction(one: RecordedProbe, keys: frozenset[str]) -> Interaction:
     request: dict[str, object] = dict(one.exchange.request or {})
     return Interaction(
         method="POST",

@@ -33,7 +33,7 @@ from pipeline.formats.registry import open_format
 from pipeline.gate.attestation import Scope
 from pipeline.gate.digests import tree_digests
 from pipeline.gate.gate import PROBES, Job, Kind, Permit
-from pipeline.generation.outcome import guarded
+from pipeline.generation.outcome import refusing_errors
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.exchange_file import FILE
 from pipeline.generation.probe.probe import Findings, run_probe
@@ -110,7 +110,7 @@ def known_pool(probes: Iterable[Probe], fmt: Format) -> PoolAnswerer:
     """A pool that answers each probe's prompt; probes that the format does not render have no answer."""
     answers: dict[Ids, Ids] = {}
     for number, probe in enumerate(probes):
-        prompt = guarded(lambda one=probe: fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
+        prompt = refusing_errors(lambda one=probe: fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
         if not isinstance(prompt, Refusal):
             answers[prompt] = known_answer(probe, fmt, number)
     return PoolAnswerer(by_prompt=answers)

@@ -27,9 +27,9 @@ from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import OpenRouter
-from pipeline.generation.outcome import guarded
+from pipeline.generation.outcome import refusing_errors
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, fingerprint_of
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Evidence, Json, JsonObject, Refusal, TokenRow
 
 SUITE = '''"""The live contract of one paid route: recorded answers are rebuilt as they were when they were recorded.
@@ -150,7 +150,7 @@ async def _replayed(recorded: Cassette) -> list[bytes]:
 
 def outcome(entry: Entry, fmt: Format, model: str, recorded: Interaction, known: Sequence[Fingerprint]) -> str:
     """What one answer comes out as: a grade of evidence, or the reason of its refusal."""
-    row = guarded(lambda: _row(entry, fmt, model, recorded, known))
+    row = refusing_errors(lambda: _row(entry, fmt, model, recorded, known))
     return str(row.evidence if isinstance(row, TokenRow) else row.reason)
 
 
@@ -160,13 +160,13 @@ def _row(
     request = object_of(recorded.request_body)
     limit = request.get("max_tokens")
     completion = read(recorded.body, stream=request.get("stream") is True)
-    fingerprint = guarded(lambda: fingerprint_of(completion, known))
+    fingerprint = refusing_errors(lambda: fingerprint_of(completion, known))
     return reconstruct(
         prompt_of(entry.prompt),
         completion,
         fmt,
         None if isinstance(fingerprint, Refusal) else fingerprint,
-        Asked(entry.provider, model, limit if isinstance(limit, int) else None),
+        Expected(entry.provider, model, limit if isinstance(limit, int) else None),
     )
 
 

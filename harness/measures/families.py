@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from harness.strategies import properties
 from harness.strategies.completions import quick_texts
 from harness.strategies.suite import LOSSY, answers, lossless
-from harness.views.roundtrip import Trip, trips
+from harness.views.roundtrip import Ask, trips
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, FormatError, find_tokenizer, open_format
 from pipeline.formats.tokenizer import TokenizerError
@@ -48,7 +48,7 @@ _Drawn = TypeVar("_Drawn")
 
 
 @dataclass(slots=True)
-class Tally:
+class FamilyTally:
     """What became of one family's draws, by the names in `COLUMNS`, and why lossy and hostile ones were refused.
 
     `lossless_repeats` are streams whose equal deltas the server may have sent twice: refused though nothing was lost.
@@ -83,14 +83,14 @@ class Tally:
             self.faults.append(fault)
 
 
-def measure(name: str, draws: int, seed: int = SEED) -> Tally:
+def measure(name: str, draws: int, seed: int = SEED) -> FamilyTally:
     """`draws` answers in the layout and as many that need not be, of one family; TokenizerError where it is not found.
 
     Each answer in the layout goes by a lossless view and by a lossy one, each other one by any way to ask. A crash ends
     the family's draws and counts as a broken promise, since minutes of other families' draws may stand beside it.
     """
     began = time.monotonic()
-    fmt, tally = open_format(name), Tally(name, draws)
+    fmt, tally = open_format(name), FamilyTally(name, draws)
     try:
         _draw(tally, fmt, draws, seed)
     except Exception as error:  # noqa: BLE001 — whatever it is, a round trip must not raise it
@@ -99,7 +99,7 @@ def measure(name: str, draws: int, seed: int = SEED) -> Tally:
     return tally
 
 
-def _draw(tally: Tally, fmt: Format, draws: int, seed: int) -> None:
+def _draw(tally: FamilyTally, fmt: Format, draws: int, seed: int) -> None:
     text, plain = quick_texts(), quick_texts(plain=True)
     views, ways = cycle(LOSSY), cycle(trips())
     _each(lossless(fmt, text, plain), draws, seed, lambda pair: _whole(tally, fmt, pair, next(views)))
@@ -124,7 +124,7 @@ def _each(drawn: st.SearchStrategy[_Drawn], draws: int, seed: int, check: Callab
     run()
 
 
-def _whole(tally: Tally, fmt: Format, pair: tuple[Trip, Parts], lossy: Trip) -> None:
+def _whole(tally: FamilyTally, fmt: Format, pair: tuple[Ask, Parts], lossy: Ask) -> None:
     trip, parts = pair
 
     def comes_back() -> None:
@@ -141,7 +141,7 @@ def _whole(tally: Tally, fmt: Format, pair: tuple[Trip, Parts], lossy: Trip) -> 
     tally.keep(is_refused)
 
 
-def _hostile(tally: Tally, fmt: Format, answer: tuple[Ids, bool], trip: Trip) -> None:
+def _hostile(tally: FamilyTally, fmt: Format, answer: tuple[Ids, bool], trip: Ask) -> None:
     ids, thinking = answer
 
     def is_never_wrong() -> None:
@@ -160,7 +160,7 @@ def _hostile(tally: Tally, fmt: Format, answer: tuple[Ids, bool], trip: Trip) ->
     tally.keep(is_never_wrong)
 
 
-def measured(names: Sequence[str], draws: int, seed: int, workers: int) -> Iterator[Tally]:
+def measured(names: Sequence[str], draws: int, seed: int, workers: int) -> Iterator[FamilyTally]:
     """The families' tallies in order; where there are several workers, each is a process and has a family at a time."""
     if workers == 1 or len(names) == 1:
         yield from (measure(name, draws, seed) for name in names)
@@ -204,14 +204,14 @@ def _chosen(named: Sequence[str] | None) -> tuple[list[str], list[str]]:
     return found, sorted(FORMATS.keys() - set(found))
 
 
-def _told(tallies: Iterator[Tally]) -> Iterator[Tally]:
+def _told(tallies: Iterator[FamilyTally]) -> Iterator[FamilyTally]:
     """The same, each said on stderr when it is there: all of them take minutes."""
     for tally in tallies:
         sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
         yield tally
 
 
-def as_json(tallies: Sequence[Tally], absent: Sequence[str]) -> dict[str, object]:
+def as_json(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> dict[str, object]:
     """The table and everything behind it."""
     families = {
         tally.family: {
@@ -226,7 +226,7 @@ def as_json(tallies: Sequence[Tally], absent: Sequence[str]) -> dict[str, object
     return {"families": families, "absent": list(absent)}
 
 
-def table(tallies: Sequence[Tally], absent: Sequence[str]) -> str:
+def table(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> str:
     """The table to read: what was drawn of each kind, and right of it what became of it."""
     width = max(map(len, ["family", *absent, *(tally.family for tally in tallies)]))
     lines = [f"{'family':{width}} " + " ".join(f"{name.rpartition('_')[2]:>9}" for name in COLUMNS)]
@@ -242,7 +242,7 @@ def table(tallies: Sequence[Tally], absent: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_REASONS: tuple[Callable[[Tally], Counter[str]], ...] = (lambda tally: tally.lossy, lambda tally: tally.hostile)
+_REASONS: tuple[Callable[[FamilyTally], Counter[str]], ...] = (lambda tally: tally.lossy, lambda tally: tally.hostile)
 
 
 def _listed(reasons: Counter[str]) -> str:

@@ -18,17 +18,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.emulator.survey import Exchange, SurveyError, questions, survey
+from harness.emulator.survey import SurveyedAnswer, SurveyError, questions, survey
 from harness.strategies.properties import is_counted_risk
 from harness.views.roundtrip import shown_of, trips
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE, Shown
-from pipeline.base.binomial import upper_bound
+from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format, end_ids
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
 from pipeline.proof.oracle import OracleTally, judged
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Completion, Evidence, Ids, Reason, Refusal, RefusedError, TokenRow
 
 EACH = 60
@@ -37,10 +37,10 @@ SEED = 70_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FidelityVerdict:
     """One exchange, what was made of it, and what it should have been."""
 
-    exchange: Exchange
+    exchange: SurveyedAnswer
     row: TokenRow | Refusal
     oracle: str | None = None
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result["wrong"] else 0
 
 
-def measure(each: int, resegment: float, seed: int) -> list[Verdict]:
+def measure(each: int, resegment: float, seed: int) -> list[FidelityVerdict]:
     """A survey of every way to ask, and what reconstruct makes of each answer."""
     fmt = open_format("tiny-kimi")
     known = committed_fingerprints(ROOT)
@@ -76,15 +76,15 @@ def measure(each: int, resegment: float, seed: int) -> list[Verdict]:
     return [_verdict(exchange, fmt, known) for exchange in exchanges]
 
 
-def _verdict(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> Verdict:
+def _verdict(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> FidelityVerdict:
     row, completion = _rebuilt(exchange, fmt, known), exchange.completion
     if not isinstance(completion, Completion) or completion.token_ids is None or not isinstance(row, TokenRow):
-        return Verdict(exchange, row)
-    asked = Asked(max_tokens=exchange.max_tokens)
-    return Verdict(exchange, row, judged(row, exchange.prompt, completion, fmt, known, asked))
+        return FidelityVerdict(exchange, row)
+    asked = Expected(max_tokens=exchange.max_tokens)
+    return FidelityVerdict(exchange, row, judged(row, exchange.prompt, completion, fmt, known, asked))
 
 
-def _rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
+def _rebuilt(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
     completion = exchange.completion
     if not isinstance(completion, Completion):
         return completion.refusal
@@ -92,11 +92,11 @@ def _rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> T
         fingerprint = fingerprint_of(completion, known)
     except RefusedError as error:
         return error.refusal
-    asked = Asked(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
+    asked = Expected(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
     return reconstruct(exchange.prompt, completion, fmt, fingerprint, asked)
 
 
-def report(verdicts: Sequence[Verdict]) -> dict[str, object]:
+def report(verdicts: Sequence[FidelityVerdict]) -> dict[str, object]:
     """Counts by grade and by reason; `wrong` lists rows beyond the stated risk."""
     fmt = open_format("tiny-kimi")
     accepted = [verdict for verdict in verdicts if isinstance(verdict.row, TokenRow)]
@@ -113,18 +113,18 @@ def report(verdicts: Sequence[Verdict]) -> dict[str, object]:
     }
 
 
-def _oracle(verdicts: Iterable[Verdict]) -> dict[str, object]:
+def _oracle(verdicts: Iterable[FidelityVerdict]) -> dict[str, object]:
     """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
     tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
     rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
     return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
 
 
-def _of_grade(accepted: Iterable[Verdict], grade: Evidence) -> Iterator[Verdict]:
+def _of_grade(accepted: Iterable[FidelityVerdict], grade: Evidence) -> Iterator[FidelityVerdict]:
     return (verdict for verdict in accepted if isinstance(verdict.row, TokenRow) and verdict.row.evidence is grade)
 
 
-def _stated(verdict: Verdict, fmt: Format) -> bool:
+def _stated(verdict: FidelityVerdict, fmt: Format) -> bool:
     """Whether a wrong row is the risk that `counted` states."""
     row, exchange = verdict.row, verdict.exchange
     truth, thinking = exchange.truth, exchange.prompt.thinking
@@ -135,7 +135,7 @@ def _stated(verdict: Verdict, fmt: Format) -> bool:
     )
 
 
-def _described(verdict: Verdict) -> dict[str, object]:
+def _described(verdict: FidelityVerdict) -> dict[str, object]:
     row = verdict.row
     return {
         "asked": verdict.exchange.prompt.id,
@@ -144,7 +144,7 @@ def _described(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _counted(rows: Sequence[Verdict]) -> dict[str, object]:
+def _counted(rows: Sequence[FidelityVerdict]) -> dict[str, object]:
     wrong = sum(verdict.wrong for verdict in rows)
     natural = [verdict for verdict in rows if verdict.exchange.truth.resegmented is None]
     missed = sum(verdict.wrong for verdict in natural)
@@ -156,12 +156,12 @@ def _counted(rows: Sequence[Verdict]) -> dict[str, object]:
     return {
         "wrong_with_resplits": f"{wrong}/{len(rows)}",
         "wrong_as_sampled": f"{missed}/{len(natural)}",
-        "upper95_as_sampled": round(upper_bound(missed, len(natural)), 6) if natural else None,
+        "upper95_as_sampled": round(clopper_pearson_upper(missed, len(natural)), 6) if natural else None,
         "stated_by_manifests": stated,
     }
 
 
-def _refusals(refused: Sequence[Verdict], fmt: Format) -> dict[str, dict[str, int]]:
+def _refusals(refused: Sequence[FidelityVerdict], fmt: Format) -> dict[str, dict[str, int]]:
     """Refused rows by reason, and how many of them were provable: their own text, canonical, in the layout."""
     rows: dict[str, Counter[str]] = {}
     for verdict in refused:
@@ -189,7 +189,7 @@ def table(result: dict[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def needless(exchange: Exchange, refusal: Refusal, fmt: Format) -> bool:
+def needless(exchange: SurveyedAnswer, refusal: Refusal, fmt: Format) -> bool:
     """Whether the answer leaves but one sequence of ids open: it is canonical, in the layout, and shown whole."""
     if exchange.truth.noncanonical or not _in_layout(exchange, fmt):
         return False
@@ -197,7 +197,7 @@ def needless(exchange: Exchange, refusal: Refusal, fmt: Format) -> bool:
     return loses is None or not loses(exchange, fmt)
 
 
-def _in_layout(exchange: Exchange, fmt: Format) -> bool:
+def _in_layout(exchange: SurveyedAnswer, fmt: Format) -> bool:
     try:
         fmt.parse(exchange.truth.output_ids, thinking=exchange.prompt.thinking)
     except RefusedError:
@@ -205,24 +205,24 @@ def _in_layout(exchange: Exchange, fmt: Format) -> bool:
     return True
 
 
-def _text_alone(exchange: Exchange) -> bool:
+def _text_alone(exchange: SurveyedAnswer) -> bool:
     return not exchange.trip.ids and not exchange.trip.logprobs
 
 
-def _strips(exchange: Exchange, _: Format) -> bool:
+def _strips(exchange: SurveyedAnswer, _: Format) -> bool:
     return _text_alone(exchange) and not exchange.trip.keeps_text
 
 
-def _recounts(exchange: Exchange, _: Format) -> bool:
+def _recounts(exchange: SurveyedAnswer, _: Format) -> bool:
     return _text_alone(exchange) and exchange.trip.stream and exchange.trip.profile.recounts_stream
 
 
-def _holds_replacement(exchange: Exchange, _: Format) -> bool:
+def _holds_replacement(exchange: SurveyedAnswer, _: Format) -> bool:
     answer = exchange.completion
     return isinstance(answer, Completion) and "\ufffd" in (answer.reasoning or "") + (answer.content or "")
 
 
-def _rewrites_calls(exchange: Exchange, _: Format) -> bool:
+def _rewrites_calls(exchange: SurveyedAnswer, _: Format) -> bool:
     """Calls came parsed, and the server wrote them anew, or may have: for what came before, or for a cut."""
     profile = exchange.trip.profile
     verbatim = (profile.tool_ids, profile.tool_arguments) == ("verbatim", "verbatim")
@@ -230,14 +230,14 @@ def _rewrites_calls(exchange: Exchange, _: Format) -> bool:
     return exchange.trip.tools_sent and _text_alone(exchange) and (not verbatim or earlier or exchange.truth.cut)
 
 
-def _has_twin(exchange: Exchange, fmt: Format) -> bool:
+def _has_twin(exchange: SurveyedAnswer, fmt: Format) -> bool:
     """Whether the route shows other ids exactly alike, deltas and count and all."""
     ids = exchange.truth.output_ids
     shown = _shown(ids, exchange, fmt)
     return any(other != ids and _shown(other, exchange, fmt) == shown for other in neighbours(ids, fmt))
 
 
-def _shown(ids: Ids, exchange: Exchange, fmt: Format) -> Shown:
+def _shown(ids: Ids, exchange: SurveyedAnswer, fmt: Format) -> Shown:
     shown = shown_of(ids, exchange.prompt, exchange.trip, fmt)
     return shown if exchange.trip.logprobs else replace(shown, logprobs=())
 
@@ -257,7 +257,7 @@ def neighbours(ids: Ids, fmt: Format) -> Iterator[Ids]:
         yield from ((*ids[:-1], token) for token in tokenizer.base_ids if tokenizer.token_bytes(token).startswith(last))
 
 
-_LOSSES: Mapping[Reason, Callable[[Exchange, Format], bool]] = {
+_LOSSES: Mapping[Reason, Callable[[SurveyedAnswer, Format], bool]] = {
     Reason.SEAM_LOSSY: _strips,
     Reason.STRUCTURED_CALLS: _rewrites_calls,
     Reason.COUNT_NOT_NATIVE: _recounts,

@@ -28,7 +28,7 @@ FORMATS = ("kimi-k2", "kimi-k2-thinking", "kimi-k2.5", "kimi-k2.6")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VerbRun:
     """One call of a verb: its name in the table, its arguments, what it reads on stdin, and files beside it."""
 
     name: str
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if different else 0
 
 
-def output_of(tree: Path, run: Run) -> dict[str, str]:
+def output_of(tree: Path, run: VerbRun) -> dict[str, str]:
     """Digests of stdout, stderr, exit status and written files. Paths of the tree itself are no difference."""
     with tempfile.TemporaryDirectory() as folder:
         for name, data in run.files.items():
@@ -79,22 +79,22 @@ def output_of(tree: Path, run: Run) -> dict[str, str]:
         return {**digests, "exit": str(done.returncode)}
 
 
-def runs_of(material: Path) -> Iterator[Run]:
+def runs_of(material: Path) -> Iterator[VerbRun]:
     """Every offline verb on everything that there is."""
     kimi, exchanges = material / "kimi", material / "recordings" / "exchanges.jsonl"
-    yield Run("reasons", ("reasons",))
-    yield Run("datasets", ("datasets",))
-    yield Run("ledger", ("ledger",))
+    yield VerbRun("reasons", ("reasons",))
+    yield VerbRun("datasets", ("datasets",))
+    yield VerbRun("ledger", ("ledger",))
     proven, files = ("--fingerprint", "routes.jsonl"), {"routes.jsonl": proven_routes(exchanges)}
     for fmt in FORMATS:
         named = ("--format", fmt, "--tokenizer", str(kimi))
-        yield Run(f"render {fmt}", ("render", *named), renderings(kimi / "renderings.json"))
-        yield Run(f"reconstruct {fmt}", ("reconstruct", *named), answers(exchanges))
-        yield Run(f"reconstruct {fmt}, proven routes", ("reconstruct", *named, *proven), answers(exchanges), files)
-    yield Run("reconstruct --oracle", ("reconstruct", *named, *proven, "--oracle"), answers(exchanges), files)
+        yield VerbRun(f"render {fmt}", ("render", *named), renderings(kimi / "renderings.json"))
+        yield VerbRun(f"reconstruct {fmt}", ("reconstruct", *named), answers(exchanges))
+        yield VerbRun(f"reconstruct {fmt}, proven routes", ("reconstruct", *named, *proven), answers(exchanges), files)
+    yield VerbRun("reconstruct --oracle", ("reconstruct", *named, *proven, "--oracle"), answers(exchanges), files)
     vocabulary = [part for fmt in FORMATS for part in ("--tokenizer", f"{fmt}={kimi}")]
-    yield Run("fingerprint", ("fingerprint", str(exchanges), *vocabulary))
-    yield Run("fingerprint --json", ("fingerprint", str(exchanges), *vocabulary, "--json"))
+    yield VerbRun("fingerprint", ("fingerprint", str(exchanges), *vocabulary))
+    yield VerbRun("fingerprint --json", ("fingerprint", str(exchanges), *vocabulary, "--json"))
     for path in sorted((material / "datasets").rglob("*.jsonl")):
         for dataset in DATASETS:
             if path.name.startswith(dataset.partition("-")[0]) or path.parent.name.startswith(
@@ -103,17 +103,25 @@ def runs_of(material: Path) -> Iterator[Run]:
                 name = f"{dataset} {path.name}"
                 chosen = (str(path), "--dataset", dataset)
                 prepared = ("--out", "out.jsonl", "--rejects", "out.rejects.jsonl", "--no-decontaminate", "--json")
-                yield Run(f"prepare {name}", ("prepare", *chosen, *prepared))
-                yield Run(f"audit {name}", ("audit", *chosen, "--rows"))
+                yield VerbRun(f"prepare {name}", ("prepare", *chosen, *prepared))
+                yield VerbRun(f"audit {name}", ("audit", *chosen, "--rows"))
 
 
 def proven_routes(path: Path) -> bytes:
     """A fingerprint of every route of the recordings that claims all it can, so that proofs are tried to their end."""
     traits: Mapping[str, Json] = {
         **dict.fromkeys(("end_token_counted", "end_token_counted_tools", "think_close_counted", "count_native"), True),
-        "unclosed_thinking": "reasoning", "prompt_prefix": [], "prompt_prefix_tools": [], "seam_space": "kept",
-        "line_ends": "kept", "deltas": "tokens", "markers": "raw", "tool_ids": "verbatim",
-        "tool_arguments": "verbatim", "turn_end": "by_role", "think_lead": "written",
+        "unclosed_thinking": "reasoning",
+        "prompt_prefix": [],
+        "prompt_prefix_tools": [],
+        "seam_space": "kept",
+        "line_ends": "kept",
+        "deltas": "tokens",
+        "markers": "raw",
+        "tool_ids": "verbatim",
+        "tool_arguments": "verbatim",
+        "turn_end": "by_role",
+        "think_lead": "written",
     }
     given = (json.loads(line) for line in path.read_bytes().splitlines())
     routes = sorted({(str(one["provider"]), str(one["model"]), bool(one["stream"])) for one in given})

@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import tiktoken
 
-from harness.views.roundtrip import Trip, raw_of, true_fingerprint
+from harness.views.roundtrip import Ask, raw_of, true_fingerprint
 from harness.views.view import PROFILES
-from pipeline.base.processes import spread
+from pipeline.base.processes import map_lines
 from pipeline.cli.reconstruct import dumped, rebuilt
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
@@ -176,7 +176,7 @@ def workers_line(fmt: Format, size: Size, way: str, length: int = 1000) -> str:
 
     def spent(workers: int) -> tuple[float, float]:
         start, used = time.perf_counter(), _used()
-        for _ in spread(chain.from_iterable(repeat(work.lines, COPIES[way])), answer, workers):
+        for _ in map_lines(chain.from_iterable(repeat(work.lines, COPIES[way])), answer, workers):
             pass
         return time.perf_counter() - start, _used() - used
 
@@ -214,7 +214,7 @@ def workload(fmt: Format, size: int, rows: int, *, stream: bool) -> Workload:
         prompt = Prompt(f"r{row}", ({"role": "user", "content": question},))
         prompt_ids = fmt.render(prompt)
         ids = fmt.assemble(Parts(reasoning, think_closed=True, body=(content,), ended=True)).ids
-        raw = raw_of(ids, prompt, prompt_ids, Trip(PROFILES["siliconflow"], stream, tools_sent=False), fmt)
+        raw = raw_of(ids, prompt, prompt_ids, Ask(PROFILES["siliconflow"], stream, tools_sent=False), fmt)
         line: dict[str, Json] = {"id": prompt.id, "prompt": {"messages": [dict(prompt.messages[0])]}}
         line |= {"sse": raw.decode()} if stream else {"response": json.loads(raw)}
         lines.append(json.dumps(line, ensure_ascii=False).encode() + b"\n")

@@ -22,16 +22,16 @@ from pathlib import Path
 import openai
 
 from harness.fixtures.raw_peer import peering, response
-from harness.measures.second_readings import Said, read, sdk_said
+from harness.measures.second_readings import Reading, read, sdk_said
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
 from pipeline.generation.billing import Verdict, bill_of, completion_of, verdict_of
-from pipeline.generation.breaker import seen_of
-from pipeline.generation.engines.openrouter import Answer, Key, OpenRouter, encode_body
-from pipeline.generation.ledger import Answered
-from pipeline.generation.outcome import Fate, Outcome, Row
-from pipeline.generation.paid_client import named_wait
+from pipeline.generation.breaker import row_signs_of
+from pipeline.generation.engines.openrouter import HttpAnswer, Key, OpenRouter, encode_body
+from pipeline.generation.ledger import LedgerAnswer
+from pipeline.generation.outcome import Outcome, Row, Status
+from pipeline.generation.paid_client import retry_after
 from pipeline.records import Completion, Prompt, Reason, Refusal, RefusedError
 
 AT_ONCE = 16
@@ -58,7 +58,7 @@ FAILURES = frozenset({Came.CRASH, Came.BYTES, Came.DIFFERS, Came.SILENT})
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedAnswer:
     """An exchange, and the headers that came with it."""
 
     exchange: Exchange
@@ -87,7 +87,7 @@ class Replayed:
     """What the SDK made of it: `same`, `other`, `raises`; empty where it was not asked."""
 
 
-def recorded_in(path: Path) -> Iterator[Recorded]:
+def recorded_in(path: Path) -> Iterator[RecordedAnswer]:
     """The chat completions of a file of exchanges. Raises OSError; ValueError for a line that is none."""
     with path.open("rb") as file:
         for raw in file:
@@ -97,18 +97,18 @@ def recorded_in(path: Path) -> Iterator[Recorded]:
             exchange, headers = exchange_of(line), line.get("headers")
             known = {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
             if exchange.endpoint.endswith(CHAT) or (not exchange.endpoint and exchange.request):
-                yield Recorded(exchange, known)
+                yield RecordedAnswer(exchange, known)
 
 
-def replay(found: Sequence[Recorded]) -> list[Replayed]:
+def replay(found: Sequence[RecordedAnswer]) -> list[Replayed]:
     """What became of each, sent whole and in pieces; of two that differ the failure is told."""
     return asyncio.run(_replay(found))
 
 
-async def _replay(found: Sequence[Recorded]) -> list[Replayed]:
+async def _replay(found: Sequence[RecordedAnswer]) -> list[Replayed]:
     def reply(_: bytes, body: bytes) -> Iterable[bytes]:
         asked = json.loads(body)
-        one: Recorded = found[asked["replay"]]
+        one: RecordedAnswer = found[asked["replay"]]
         return one.writes(awkward=asked["awkward"])
 
     gate = asyncio.Semaphore(AT_ONCE)
@@ -125,7 +125,7 @@ async def _replay(found: Sequence[Recorded]) -> list[Replayed]:
             return list(await asyncio.gather(*map(one, range(len(found)))))
 
 
-async def _sent(client: OpenRouter, one: Recorded, number: int, *, awkward: bool) -> Replayed:
+async def _sent(client: OpenRouter, one: RecordedAnswer, number: int, *, awkward: bool) -> Replayed:
     body = encode_body({"replay": number, "awkward": awkward, **(one.exchange.request or {})})
     try:
         came, detail = _judged(await client.send(body), one.exchange)
@@ -134,7 +134,7 @@ async def _sent(client: OpenRouter, one: Recorded, number: int, *, awkward: bool
     return Replayed(one.exchange.id, came, detail)
 
 
-async def _second(sdk: openai.AsyncOpenAI, one: Recorded, number: int) -> str:
+async def _second(sdk: openai.AsyncOpenAI, one: RecordedAnswer, number: int) -> str:
     """How the SDK's reading compares with the plain one."""
     asked: dict[str, object] = {"replay": number, "awkward": False}
     found = await sdk_said(sdk, asked, stream=one.exchange.stream)
@@ -144,17 +144,17 @@ async def _second(sdk: openai.AsyncOpenAI, one: Recorded, number: int) -> str:
     return "same" if _text_of(found) == _text_of(plain) else "other"
 
 
-def _text_of(said: Said) -> tuple[object, ...]:
+def _text_of(said: Reading) -> tuple[object, ...]:
     return said.content, said.reasoning, said.calls
 
 
-def _judged(answer: Answer, exchange: Exchange) -> tuple[Came, str]:
+def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
     body = exchange.body.encode("utf-8", "surrogatepass")
     if (answer.status, answer.raw, answer.complete) != (exchange.status, body, True):
         return Came.BYTES, f"{answer.status}, {len(answer.raw)} of {len(body)} bytes, complete: {answer.complete}"
-    kept = Answered(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
+    kept = LedgerAnswer(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
     verdict, said = verdict_of(kept), read(answer.raw)
-    named_wait(answer)
+    retry_after(answer)
     if (other := _bill(answer.raw, said)) is not None:
         return Came.DIFFERS, other
     try:
@@ -164,7 +164,7 @@ def _judged(answer: Answer, exchange: Exchange) -> tuple[Came, str]:
     return _compared(completion, said)
 
 
-def _bill(raw: bytes, said: Said) -> str | None:
+def _bill(raw: bytes, said: Reading) -> str | None:
     """How the bill differs from the plain reading's."""
     bill = bill_of(raw)
     cost = None if said.usage[2] is None else pico(said.usage[2])
@@ -172,7 +172,7 @@ def _bill(raw: bytes, said: Said) -> str | None:
     return None if ours == theirs else f"billed {ours}, read {theirs}"
 
 
-def _refused(refusal: Refusal, verdict: Verdict, kept: Answered, said: Said) -> tuple[Came, str]:
+def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: Reading) -> tuple[Came, str]:
     """A refusal is right for an error, and for a stream or a body that is none; text may not be lost to it unsaid."""
     if kept.status != OK:
         return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
@@ -180,7 +180,7 @@ def _refused(refusal: Refusal, verdict: Verdict, kept: Answered, said: Said) -> 
     return Came.REFUSED, f"{where}{refusal.reason} ({refusal.field})"
 
 
-def _compared(completion: Completion, said: Said) -> tuple[Came, str]:
+def _compared(completion: Completion, said: Reading) -> tuple[Came, str]:
     calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
     usage = (None, None) if completion.usage is None else _counts(completion)
     ours: dict[str, object] = {
@@ -207,11 +207,11 @@ def _counts(completion: Completion) -> tuple[int | None, int | None]:
 def _is_told(completion: Completion) -> bool:
     """Whether the breaker is shown that there is nothing in the answer."""
     row = Row(Prompt("replayed", ()), ())
-    seen = seen_of(Outcome(row, Fate.ANSWERED, completion, "request"), Refusal(Reason.EMPTY_ANSWER, ""))
+    seen = row_signs_of(Outcome(row, Status.ANSWERED, completion, "request"), Refusal(Reason.EMPTY_ANSWER, ""))
     return seen is not None and "empty" in seen.signs
 
 
-def table(found: Sequence[Recorded], came: Sequence[Replayed]) -> list[dict[str, object]]:
+def table(found: Sequence[RecordedAnswer], came: Sequence[Replayed]) -> list[dict[str, object]]:
     """One line an API, form and outcome: `{"api", "form", "came", "detail", "sdk", "n"}`, most first."""
     counts = Counter(
         (_api(one), "stream" if one.exchange.stream else "json", str(what.came), what.detail, what.sdk)
@@ -222,7 +222,7 @@ def table(found: Sequence[Recorded], came: Sequence[Replayed]) -> list[dict[str,
     return [{**dict(zip(names, key, strict=True)), "n": n} for key, n in ordered]
 
 
-def _api(one: Recorded) -> str:
+def _api(one: RecordedAnswer) -> str:
     return "openrouter" if one.is_openrouter else "others"
 
 

@@ -28,7 +28,7 @@ from torch.nn import functional
 from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose
 from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
-from pipeline.drafter.training.packing import Batch
+from pipeline.drafter.training.packing import PackedBatch
 from pipeline.drafter.training.trainer import repeatable
 
 THREADS = 2
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class TrainingWorld:
     """What all sides share: the drafter's first weights, the vocabulary, the target's embedding and head."""
 
     weights: Mapping[str, torch.Tensor]
@@ -86,14 +86,14 @@ class Side:
     losses: Losses
 
 
-def world() -> World:
+def world() -> TrainingWorld:
     """The same in every process."""
     torch.manual_seed(0)
     vocabulary = choose(torch.rand(CONFIG.vocab_size), CONFIG.draft_vocab_size)
     drafter = Drafter(CONFIG, vocabulary)
     shape = CONFIG.vocab_size, CONFIG.hidden_size
     weights = {name: tensor.clone() for name, tensor in drafter.state_dict().items()}
-    return World(weights, vocabulary, torch.randn(shape) * 0.5, torch.randn(shape) * 0.1)
+    return TrainingWorld(weights, vocabulary, torch.randn(shape) * 0.5, torch.randn(shape) * 0.1)
 
 
 def row(tokens: int, percent: int) -> Row:
@@ -108,7 +108,7 @@ def row(tokens: int, percent: int) -> Row:
     )
 
 
-def ours(shared: World, mode: MaskMode = MaskMode.ALIGNED) -> Side:
+def ours(shared: TrainingWorld, mode: MaskMode = MaskMode.ALIGNED) -> Side:
     """This project's drafter, in the mode that training takes unless told otherwise."""
     drafter = Drafter(CONFIG, shared.vocabulary)
     drafter.load_state_dict(shared.weights)
@@ -116,9 +116,9 @@ def ours(shared: World, mode: MaskMode = MaskMode.ALIGNED) -> Side:
     teacher = teacher_of(shared.head, shared.vocabulary.d2t, shared.vocabulary.t2d)
 
     def losses(given: Row) -> tuple[torch.Tensor, Sequence[float]]:
-        batch = Batch(given.ids, given.mask, (0, len(given.ids)), given.aux, given.normed[given.mask], ("row",))
+        batch = PackedBatch(given.ids, given.mask, (0, len(given.ids)), given.aux, given.normed[given.mask], ("row",))
         if mode is MaskMode.SPECFORGE:  # the one mode that reads states of positions that were not emitted
-            batch = Batch(given.ids, given.mask, (0, len(given.ids)), given.aux, given.normed, ("row",))
+            batch = PackedBatch(given.ids, given.mask, (0, len(given.ids)), given.aux, given.normed, ("row",))
         rows = counts(batch, mode, TTT_LENGTH)
         result = drafter(batch, teacher, mode, scales(rows, mode, STEP_DECAY))
         return result.loss, (result.sums * scales(rows, mode, 1.0)).tolist()
@@ -126,7 +126,7 @@ def ours(shared: World, mode: MaskMode = MaskMode.ALIGNED) -> Side:
     return Side(list(drafter.parameters()), losses)
 
 
-def specforge(shared: World, *, compact: bool = False) -> Side:
+def specforge(shared: TrainingWorld, *, compact: bool = False) -> Side:
     """SpecForge's model as its strategy calls it; `compact` is its option to make no logits of the whole vocabulary.
 
     On a CPU its loss kernel cannot run; its own reference of that kernel does instead.
@@ -156,7 +156,7 @@ def specforge(shared: World, *, compact: bool = False) -> Side:
     return Side([weight for weight in draft.parameters() if weight.requires_grad], losses)
 
 
-def speculators(shared: World) -> Side:
+def speculators(shared: TrainingWorld) -> Side:
     """Speculators' model as its trainer calls it; the layout of norms is plain EAGLE-3's and its head is frozen."""
     package = importlib.import_module("speculators.models.eagle3")
     config = package.Eagle3SpeculatorConfig(
@@ -196,7 +196,7 @@ def _llama(**more: object) -> Any:  # noqa: ANN401 - transformers is untyped her
     return importlib.import_module("transformers").LlamaConfig(**more)
 
 
-SIDES: Mapping[str, Callable[[World], Side]] = {
+SIDES: Mapping[str, Callable[[TrainingWorld], Side]] = {
     "ours": ours,
     "specforge": specforge,
     "specforge-compact": lambda shared: specforge(shared, compact=True),

@@ -45,7 +45,7 @@ class Taken:
     memory: float
 
 
-class Running:
+class RunningSide:
     """One side's process, and what it said of its losses, by whose they are."""
 
     def __init__(self, side: str, tokens: int, percent: int) -> None:
@@ -114,7 +114,7 @@ def lines(sequences: Sequence[int], shares: Sequence[int], peers: Sequence[str],
 def measured(tokens: int, percent: int, sides: Sequence[str], rounds: int) -> dict[str, Taken]:
     """Each side's steps, turn about. Raises BenchError."""
     with ExitStack() as stack:
-        running = [stack.enter_context(Running(side, tokens, percent)) for side in sides]
+        running = [stack.enter_context(RunningSide(side, tokens, percent)) for side in sides]
         check({one.side: one.losses for one in running})
         memory = [one.step(MEMORY)["bytes"] for one in running]
         taken = [[one.step(TIME) for one in running] for _ in range(rounds)]

@@ -21,7 +21,7 @@ from pipeline.records import Ids, Prompt, RefusedError, Sampling
 if TYPE_CHECKING:
     from pipeline.formats.format import Format
     from pipeline.generation.engines.local import LocalEngine
-    from pipeline.generation.engines.output import Generation
+    from pipeline.generation.engines.output import EngineOutput
 
 MAX_TOKENS = 256
 BATCH = 32
@@ -75,7 +75,7 @@ def answer(engine: LocalEngine, fmt: Format, prompts: Sequence[Prompt], seed: in
     """The ids of each prompt's answer, in order."""
     for start, stop in pairwise([*range(0, len(prompts), BATCH), len(prompts)]):
         sampling = [Sampling(max_tokens=MAX_TOKENS, seed=seed * 1_000_003 + row) for row in range(start, stop)]
-        answers: list[Generation] = engine.generate([fmt.render(prompt) for prompt in prompts[start:stop]], sampling)
+        answers: list[EngineOutput] = engine.generate([fmt.render(prompt) for prompt in prompts[start:stop]], sampling)
         yield from (each.ids for each in answers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb
 
 
-def upper_bound(wrong: int, n: int, confidence: float = 0.95) -> float:
+def clopper_pearson_upper(wrong: int, n: int, confidence: float = 0.95) -> float:
     """Clopper and Pearson's one-sided upper bound (1934) of a binomial rate; 1.0 where nothing was seen."""
     if wrong >= n:
         return 1.0

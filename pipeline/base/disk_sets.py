@@ -11,7 +11,7 @@ import sqlite3
 CACHE_KIB = 16 * 1024
 
 
-class Seen:
+class DiskSet:
     """Keys met so far. SQLite's temporary database spills to disk, so a million keys cost its page cache only."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Seen:
         self._db.close()
 
 
-class Tally:
+class DiskCounter:
     """How often each key was met, kept in the same way."""
 
     def __init__(self) -> None:

@@ -38,15 +38,15 @@ class WorkerError(Exception):
     """A worker that ended or failed before its work was answered."""
 
 
-def spread(lines: Iterable[bytes], work: Work, workers: int) -> Generator[bytes, None, None]:
+def map_lines(lines: Iterable[bytes], work: Work, workers: int) -> Generator[bytes, None, None]:
     """What `work` makes of the lines, in order; in this process where there is one worker. Close it to stop early."""
     if workers == 1:
         yield from work(lines, 1)
         return
-    yield from shared_out(_chunks(lines), partial(_answered, work), workers)
+    yield from map_in_order(_chunks(lines), partial(_answered, work), workers)
 
 
-def shared_out(jobs: Iterable[Job], answer: Callable[[Job], Answer], workers: int) -> Generator[Answer, None, None]:
+def map_in_order(jobs: Iterable[Job], answer: Callable[[Job], Answer], workers: int) -> Generator[Answer, None, None]:
     """What `answer` makes of each job, in order; in this process where there is one worker. Close it to stop early."""
     if workers == 1:
         yield from map(answer, jobs)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.base.disk_sets import Seen
+from pipeline.base.disk_sets import DiskSet
 from pipeline.base.json_lines import LONGEST_LINE, json_kind, malformed, require_shallow, strict_object
 from pipeline.records import Json, JsonObject, Prompt, Refusal, RefusedError
 
@@ -32,7 +32,7 @@ class RefusedLine:
 
 def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
     """Every line of the file, in order, as a Prompt or as what was wrong with it. Raises OSError on opening."""
-    seen = Seen()
+    seen = DiskSet()
     try:
         with path.open("rb") as file:
             for number, line in enumerate(_lines(file), start=1):
@@ -69,7 +69,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
-def _entry(path: Path, number: int, line: bytes | None, seen: Seen) -> Prompt | RefusedLine:
+def _entry(path: Path, number: int, line: bytes | None, seen: DiskSet) -> Prompt | RefusedLine:
     row_id: str | None = None
     try:
         if line is None:

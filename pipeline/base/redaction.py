@@ -76,7 +76,7 @@ _VALUE: Final = r'(?:"(?:[^"\\]|\\.)*"?|\{[^}]*\}?|\[[^\]]*\]?|[^,}\s]+)'
 _MEMBERS: Final = tuple(re.compile(rule.pattern.replace(r"(?<!\\)", "") + _VALUE, rule.flags) for rule in (FIELD, RAW))
 
 
-def quoted(text: str, most: int) -> str:
+def redact(text: str, most: int) -> str:
     """At most so many characters of `text`."""
     seen = text[:LOOKED_AT].replace('\\"', '"')
     for rule in _MEMBERS:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.records import ToolMode
 
 if TYPE_CHECKING:
-    from pipeline.datasets.audit import Audit, Audited
-    from pipeline.datasets.control_text import Spelled
+    from pipeline.datasets.audit import Audit, AuditedRow
+    from pipeline.datasets.control_text import ControlText
     from pipeline.datasets.registry import Dataset
 
 WORKER_LOST = 1
@@ -69,7 +69,7 @@ def run_audit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _spelled(args: argparse.Namespace) -> Spelled:
+def _spelled(args: argparse.Namespace) -> ControlText:
     from pipeline.datasets.control_text import spelled_at_hand, spelled_by
     from pipeline.formats.registry import FormatError, open_format
 
@@ -80,7 +80,7 @@ def _spelled(args: argparse.Namespace) -> Spelled:
     return spelled_at_hand()
 
 
-def _row(row: Audited, *, as_json: bool) -> str:
+def _row(row: AuditedRow, *, as_json: bool) -> str:
     if as_json:
         return row.line().decode("utf-8", "surrogatepass")
     return f"{row.id or '-'}\t{row.rejected or ' '.join(sorted(row.found)) or 'none'}\n"

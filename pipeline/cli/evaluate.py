@@ -21,10 +21,10 @@ from pipeline.records import Json
 
 if TYPE_CHECKING:
     from pipeline.drafter.decoding.evaluate import Contender
-    from pipeline.drafter.decoding.prompts import Question, Render
+    from pipeline.drafter.decoding.prompts import EvaluationPrompt, Render
     from pipeline.drafter.decoding.verify import Verifier
     from pipeline.drafter.model.model import Drafter
-    from pipeline.drafter.rows import Rows
+    from pipeline.drafter.rows import TrainingRows
     from pipeline.drafter.target.files import TargetFacts
     from pipeline.drafter.target.hidden_states import Target
 
@@ -119,10 +119,10 @@ def _loaded(args: argparse.Namespace) -> tuple[Target, Drafter]:
     return load_target(args.target, layers=layers, device=device, dtype=torch.float32, facts=facts), drafter
 
 
-def _questions(args: argparse.Namespace, facts: TargetFacts) -> list[Question]:
-    from pipeline.drafter.decoding.prompts import questions_in
+def _questions(args: argparse.Namespace, facts: TargetFacts) -> list[EvaluationPrompt]:
+    from pipeline.drafter.decoding.prompts import evaluation_prompts_in
 
-    found = questions_in(args.prompts, _render(args), facts.vocab_size)
+    found = evaluation_prompts_in(args.prompts, _render(args), facts.vocab_size)
     if args.limit is None:
         return found
     taken: dict[str, int] = {}
@@ -146,7 +146,7 @@ def _render(args: argparse.Namespace) -> Render | None:
     return open_format(names[0], str(args.target)).render if len(names) == 1 else None
 
 
-def _answerable(questions: Sequence[Question], verifier: Verifier, tokens: int) -> list[Question]:
+def _answerable(questions: Sequence[EvaluationPrompt], verifier: Verifier, tokens: int) -> list[EvaluationPrompt]:
     """Those that leave room for an answer and a draft; the others are said. Raises ArgumentsError where none does."""
     kept = [question for question in questions if len(question.ids) + tokens <= verifier.context]
     if len(kept) < len(questions):
@@ -172,9 +172,9 @@ def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) 
     return found
 
 
-def _rows(folders: Sequence[Path], verifier: Verifier) -> Rows:
+def _rows(folders: Sequence[Path], verifier: Verifier) -> TrainingRows:
     """Rows in the target's vocabulary, no longer than its context. Raises RowsError, TargetError, ArgumentsError."""
-    from pipeline.drafter.rows import Rows, read_rows
+    from pipeline.drafter.rows import TrainingRows, read_rows
     from pipeline.drafter.target.files import check_rows
 
     found, context = read_rows(folders), verifier.context
@@ -185,7 +185,7 @@ def _rows(folders: Sequence[Path], verifier: Verifier) -> Rows:
         )
     if left := len(found) - len(kept):
         _say(f"{left} rows left out of --bigram: they exceed the target's context of {context}")
-    rows = Rows(kept, found.folders, found.policy, found.left_out)
+    rows = TrainingRows(kept, found.folders, found.policy, found.left_out)
     check_rows(verifier.target.facts, rows)
     return rows
 
@@ -203,7 +203,7 @@ def _settings(args: argparse.Namespace, target: Target) -> dict[str, Json]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[Question], None]]:
+def _progress(total: int) -> Iterator[Callable[[EvaluationPrompt], None]]:
     """A bar of prompts on a terminal, a line every twenty of them elsewhere; on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -214,7 +214,7 @@ def _progress(total: int) -> Iterator[Callable[[Question], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("prompts", total=total)
 
-        def told(_: Question) -> None:
+        def told(_: EvaluationPrompt) -> None:
             nonlocal done
             done += 1
             bar.advance(task)

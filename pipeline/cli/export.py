@@ -137,9 +137,11 @@ def run_rows(args: argparse.Namespace) -> int:
     from pipeline.cli.states import told_of_rows
     from pipeline.drafter.export.training_inputs import write_inputs
     from pipeline.drafter.row_folders import job_of
-    from pipeline.drafter.rows import Policy, read_rows
+    from pipeline.drafter.rows import RowPolicy, read_rows
 
-    rows = read_rows(args.rows, Policy(args.min_evidence, args.longest), accept_changed_tree=args.accept_changed_tree)
+    rows = read_rows(
+        args.rows, RowPolicy(args.min_evidence, args.longest), accept_changed_tree=args.accept_changed_tree
+    )
     sys.stderr.write("".join(f"{sentence}\n" for sentence in told_of_rows(rows)))
     try:
         permit = require(job_of(rows.folders))

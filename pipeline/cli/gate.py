@@ -18,7 +18,7 @@ from rich.text import Text
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ROOT, ledger_path
 from pipeline.gate import engine_goldens, gate
-from pipeline.gate.attestation import Attested, Scope
+from pipeline.gate.attestation import Attestation, Scope
 from pipeline.gate.digests import tree_digest
 from pipeline.generation.ledger import spent_today
 from pipeline.generation.ledger_schema import LedgerError
@@ -85,7 +85,7 @@ def _spent() -> tuple[int, list[Objection]]:
         return 0, [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
 
 
-def _attestation(attested: Attested, standing: gate.Standing, now: datetime) -> dict[str, Json]:
+def _attestation(attested: Attestation, standing: gate.Standing, now: datetime) -> dict[str, Json]:
     return {
         "scope": attested.scope.value,
         "signer": attested.keyid,

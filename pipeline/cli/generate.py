@@ -33,7 +33,7 @@ from pipeline.generation.breaker import CANARIES, LIMITS, Sign
 from pipeline.generation.coverage import audited, cover_of, lacks, needed, table
 from pipeline.generation.engines.request import Privacy
 from pipeline.generation.ledger import spent_by, spent_today
-from pipeline.generation.plan import Caps, Patience, Plan, Watch
+from pipeline.generation.plan import BreakerPolicy, Caps, Plan, RetryPolicy
 from pipeline.generation.preflight import better_form
 from pipeline.proof.fingerprint import committed_fingerprints
 from pipeline.records import OWN_APIS, Json, Route, Sampling, ToolMode, parse_route
@@ -108,8 +108,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
         resend_unknown=args.resend_unknown,
         privacy=Privacy(args.data_collection, enforce_distillable_text=args.distillable, zdr=args.zdr),
         caps=_caps(args),
-        patience=Patience(args.attempts),
-        watch=Watch(dict(args.trip), frozenset(args.accept_trip), args.canaries, args.resume),
+        patience=RetryPolicy(args.attempts),
+        watch=BreakerPolicy(dict(args.trip), frozenset(args.accept_trip), args.canaries, args.resume),
         dataset=args.dataset or "",
     )
 

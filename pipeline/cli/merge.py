@@ -46,10 +46,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_merge(args: argparse.Namespace) -> int:
     """Merge, and say what came of the rows."""
-    from pipeline.shards.merge import Policy, merge, table_of
+    from pipeline.shards.merge import MergePolicy, merge, table_of
     from pipeline.shards.merge_inputs import read_inputs
 
-    merged = merge(read_inputs(args.runs), Policy(args.min_evidence, dict(args.cap), args.dedup), args.out)
+    merged = merge(read_inputs(args.runs), MergePolicy(args.min_evidence, dict(args.cap), args.dedup), args.out)
     if args.json:
         counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
         sys.stdout.write(json.dumps({"out": str(args.out), **counts, "table": [*table_of(merged)]}) + "\n")

@@ -25,8 +25,8 @@ from pipeline.datasets.rows import MEANINGS, Reject
 from pipeline.datasets.sources import files_of
 
 if TYPE_CHECKING:
-    from pipeline.datasets.decontaminate import Grams
-    from pipeline.datasets.prepare import Counts, Target
+    from pipeline.datasets.decontaminate import NGrams
+    from pipeline.datasets.prepare import Counts, TargetFormat
     from pipeline.datasets.registry import Dataset
 
 
@@ -42,7 +42,7 @@ class ArgumentsError(Exception):
 class Evaluations:
     """What prompts are compared with; nothing where decontamination was switched off."""
 
-    grams: Grams | None = None
+    grams: NGrams | None = None
     texts: int = 0
     silent: tuple[str, ...] = ()
 
@@ -90,14 +90,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_prepare(args: argparse.Namespace) -> int:
     """Prepare, and say what became of the rows."""
-    from pipeline.datasets.prepare import Preparation, Selection, Sieve
+    from pipeline.datasets.prepare import Preparation, RowFilter, Selection
     from pipeline.datasets.registry import dataset_named
 
     dataset = dataset_named(args.dataset)
     rejects = args.rejects or _beside(args.out)
     _check_places(args.source, args.out, rejects)
     evaluations = _evaluations(args)
-    sieve = Sieve(dataset, _target(args), evaluations.grams)
+    sieve = RowFilter(dataset, _target(args), evaluations.grams)
     cap = dataset.cap if args.cap_first_turn is None else max(args.cap_first_turn, 0) or None
     preparation = Preparation(sieve, Selection(cap, args.limit, args.seed), args.workers)
     counts = preparation.write(args.source, args.out, rejects)
@@ -131,15 +131,15 @@ def _check_places(source: str, out: Path, rejects: Path) -> None:
         raise ArgumentsError(f"{taken.pop()} is read as a part of {source}: write to a file outside of it")
 
 
-def _target(args: argparse.Namespace) -> Target | None:
+def _target(args: argparse.Namespace) -> TargetFormat | None:
     if args.format is None:
         if args.max_tokens_prompt is not None or args.tokenizer is not None:
             raise ArgumentsError("tokens are those of a target: name its format with --format F")
         return None
-    from pipeline.datasets.prepare import Target
+    from pipeline.datasets.prepare import TargetFormat
     from pipeline.formats.registry import open_format
 
-    return Target(open_format(args.format, args.tokenizer), args.max_tokens_prompt)
+    return TargetFormat(open_format(args.format, args.tokenizer), args.max_tokens_prompt)
 
 
 def _evaluations(args: argparse.Namespace) -> Evaluations:

@@ -23,13 +23,13 @@ from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate.gate import PROBES, SHUT, GateShutError, Job, Kind, Permit, require
 from pipeline.generation.engines.request import Privacy
 from pipeline.generation.ledger import spent_by, spent_today
-from pipeline.generation.plan import Patience, Plan
+from pipeline.generation.plan import Plan, RetryPolicy
 from pipeline.generation.probe.probes import ProbePlan, read_probes
 from pipeline.records import OWN_APIS, Sampling, ToolMode, parse_route
 from pipeline.shards.manifest import run_of
 
 if TYPE_CHECKING:
-    from pipeline.generation.probe.probe import Findings, Told
+    from pipeline.generation.probe.probe import Findings, ProbeResult
 
 REPEATS = 3
 """So often a probe is asked by default: what only counts tell is proven by twenty answers."""
@@ -103,7 +103,7 @@ def plan_of(args: argparse.Namespace) -> ProbePlan:
         concurrency=args.concurrency,
         resend_unknown=args.resend_unknown,
         privacy=Privacy(args.data_collection, enforce_distillable_text=args.distillable, zdr=args.zdr),
-        patience=Patience(args.attempts),
+        patience=RetryPolicy(args.attempts),
     )
     return ProbePlan(plan, probes.sha256, probes.chosen(few=args.few, only=tuple(args.only)), args.repeats)
 
@@ -145,7 +145,7 @@ def _say(text: str) -> None:
 
 def report(findings: Findings, wanted: ProbePlan) -> Iterator[str]:
     """A line a probe and form, then what was left out, and the sum."""
-    rows: dict[str, list[Told]] = {}
+    rows: dict[str, list[ProbeResult]] = {}
     for told in findings.told:
         rows.setdefault(told.question.request.row.rpartition("/")[0], []).append(told)
     for name in sorted(rows):
@@ -156,7 +156,7 @@ def report(findings: Findings, wanted: ProbePlan) -> Iterator[str]:
     yield f"{fates or 'nothing asked'}; ${usd_text(findings.spent_pico)} spent{emulated}; {wanted.plan.out}"
 
 
-def _row(name: str, told: Sequence[Told]) -> str:
+def _row(name: str, told: Sequence[ProbeResult]) -> str:
     as_known = sum(not one.why for one in told)
     other = next((f"  {one.fate}: {one.why}" for one in told if one.why), "")
     return f"{name:32} {as_known} of {len(told)} as known{other}"

@@ -22,14 +22,14 @@ from typing import BinaryIO
 import orjson
 
 from pipeline.base.json_lines import line_of, object_of
-from pipeline.base.processes import Work, WorkerError, spread
+from pipeline.base.processes import Work, WorkerError, map_lines
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import FORMATS, ROOT, open_format
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, fingerprint_of, read_fingerprints
 from pipeline.proof.locations import rendered as ids_of_prompt
 from pipeline.proof.oracle import OracleTally, judged
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, RefusedError, TokenRow
 
@@ -99,7 +99,7 @@ def run_render(args: argparse.Namespace) -> int:
 def _answer(work: Work, workers: int, tally: OracleTally | None = None) -> int:
     """Every line of stdin to stdout; the exit status."""
     status = 0
-    with closing(spread(_stdin(), work, workers)) as results:
+    with closing(map_lines(_stdin(), work, workers)) as results:
         try:
             for result in results:
                 if tally is not None:
@@ -167,7 +167,7 @@ def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *
     prompt = prompt_of({**_without_nulls(asked), "id": line.get("id")})
     completion = _completion(line)
     fingerprint = None if completion.token_ids is not None else fingerprint_of(completion, known)
-    limit = Asked(max_tokens=_max_tokens(line), stop=_stop(line))
+    limit = Expected(max_tokens=_max_tokens(line), stop=_stop(line))
     row = reconstruct(prompt, completion, fmt, fingerprint, limit)
     if not isinstance(row, TokenRow):
         return _refused(prompt.id, row)

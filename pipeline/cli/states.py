@@ -22,9 +22,9 @@ from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
 if TYPE_CHECKING:
-    from pipeline.drafter.rows import Rows
-    from pipeline.drafter.states.extract import Plan
-    from pipeline.drafter.states.manifest import Document
+    from pipeline.drafter.rows import TrainingRows
+    from pipeline.drafter.states.extract import ExtractionPlan
+    from pipeline.drafter.states.manifest import StateManifest
     from pipeline.drafter.target.files import TargetFacts
     from pipeline.drafter.target.hidden_states import Target
     from pipeline.drafter.target.server import ServedTarget
@@ -83,9 +83,9 @@ def add_rows(
 def run_states(args: argparse.Namespace) -> int:
     """Read, ask the gate, say the size, compute; the exit status."""
     from pipeline.drafter.row_folders import job_of
-    from pipeline.drafter.rows import Policy, read_rows
+    from pipeline.drafter.rows import RowPolicy, read_rows
 
-    policy = Policy(args.min_evidence, args.longest)
+    policy = RowPolicy(args.min_evidence, args.longest)
     rows = read_rows(args.rows, policy, accept_changed_tree=args.accept_changed_tree)
     _say(*told_of_rows(rows))
     permit: Permit | None = None
@@ -117,7 +117,7 @@ def _served(args: argparse.Namespace) -> Iterator[ServedTarget | None]:
         yield served
 
 
-def told_of_rows(rows: Rows) -> Iterator[str]:
+def told_of_rows(rows: TrainingRows) -> Iterator[str]:
     """What is known of the rows before anything is done with them, in sentences; a risk is among them."""
     yield f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted"
     for reason, number in sorted(rows.left_out.items()):
@@ -126,9 +126,9 @@ def told_of_rows(rows: Rows) -> Iterator[str]:
         yield f"risk: {risk}"
 
 
-def _plan(args: argparse.Namespace, rows: Rows, served: ServedTarget | None) -> Plan:
+def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | None) -> ExtractionPlan:
     """What the store is made of, if it fits. Raises TargetError, LayerError, StoreError."""
-    from pipeline.drafter.states.extract import Plan, require_room
+    from pipeline.drafter.states.extract import ExtractionPlan, require_room
     from pipeline.drafter.states.manifest import DTYPES, begin, computed_with
     from pipeline.drafter.target.files import check_rows, notes, target_facts
     from pipeline.drafter.target.hidden_states import computing_dtype, device_named
@@ -143,14 +143,14 @@ def _plan(args: argparse.Namespace, rows: Rows, served: ServedTarget | None) -> 
     else:
         computed = dict(served.computed)
     layers = layers_of(facts.num_layers, args.layers)
-    plan = Plan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
+    plan = ExtractionPlan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
     _say(*notes(facts, rows), f"the store takes {plan.size}")
     begin(args.out, plan.settings(), plan.size)
     require_room(plan, args.out)
     return plan
 
 
-def _target(plan: Plan, args: argparse.Namespace) -> Target:
+def _target(plan: ExtractionPlan, args: argparse.Namespace) -> Target:
     """The target in this process."""
     from pipeline.drafter.states.manifest import DTYPES
     from pipeline.drafter.target.hidden_states import device_named, load_target
@@ -159,7 +159,9 @@ def _target(plan: Plan, args: argparse.Namespace) -> Target:
     return load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
 
 
-def _extract(plan: Plan, args: argparse.Namespace, permit: Permit, served: ServedTarget | None) -> Document:
+def _extract(
+    plan: ExtractionPlan, args: argparse.Namespace, permit: Permit, served: ServedTarget | None
+) -> StateManifest:
     from pipeline.drafter.states.extract import extract
 
     target = _target(plan, args) if served is None else served
@@ -207,7 +209,7 @@ def _plain_lines(total: int) -> Show:
     return show
 
 
-def _report(plan: Plan, document: Document | None, args: argparse.Namespace) -> None:
+def _report(plan: ExtractionPlan, document: StateManifest | None, args: argparse.Namespace) -> None:
     files = [] if document is None else [shard.file for shard in document.shards]
     if args.json:
         written: dict[str, Json] = {"out": str(args.out), "dry_run": document is None, "shards": len(files)}

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline.drafter.training.checkpoints import Snapshot
-    from pipeline.drafter.training.data import Material
+    from pipeline.drafter.training.data import TrainingData
     from pipeline.drafter.training.distributed import World
     from pipeline.drafter.training.recipe import Recipe
-    from pipeline.drafter.training.run import Ending, Habits
+    from pipeline.drafter.training.run import Intervals, SessionEnd
     from pipeline.drafter.training.setup import Setup
     from pipeline.drafter.training.trainer import StepReport
 
@@ -63,7 +63,7 @@ def run_train(args: argparse.Namespace) -> int:
     from pipeline.drafter.states.manifest import StoreError
     from pipeline.drafter.target.hidden_states import StatesError
     from pipeline.drafter.training.distributed import is_first
-    from pipeline.drafter.training.sampler import FeedError
+    from pipeline.drafter.training.sampler import SamplerError
 
     try:
         return _run_train(args)
@@ -71,7 +71,7 @@ def run_train(args: argparse.Namespace) -> int:
         if is_first():
             raise
         # The first process says what all meet; what befalls this one alone it hears of as a broken connection.
-        if isinstance(error, StatesError | StoreError | FeedError):
+        if isinstance(error, StatesError | StoreError | SamplerError):
             sys.stderr.write(f"error: {error}\n")
         return FAILED
 
@@ -111,20 +111,20 @@ def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
     )
 
 
-def _material(args: argparse.Namespace) -> Material:
+def _material(args: argparse.Namespace) -> TrainingData:
     """What the folders hold, under the policy. Raises ArgumentsError and what reading raises."""
-    from pipeline.drafter.rows import Policy
+    from pipeline.drafter.rows import RowPolicy
     from pipeline.drafter.training.data import material_of
 
     longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
-    policy = Policy(args.min_evidence, longest)
+    policy = RowPolicy(args.min_evidence, longest)
     return material_of(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
 
 
-def _train(args: argparse.Namespace, recipe: Recipe, material: Material, permit: Permit, world: World) -> int:
+def _train(args: argparse.Namespace, recipe: Recipe, material: TrainingData, permit: Permit, world: World) -> int:
     from pipeline.drafter.training.data import dtype_named
     from pipeline.drafter.training.distributed import Sharing
-    from pipeline.drafter.training.run import Habits
+    from pipeline.drafter.training.run import Intervals
     from pipeline.drafter.training.setup import sentences, set_up
     from pipeline.drafter.training.trainer import repeatable
 
@@ -132,7 +132,7 @@ def _train(args: argparse.Namespace, recipe: Recipe, material: Material, permit:
     with repeatable(world.device), ExitStack() as stack:
         setup = set_up(material, recipe, world, Sharing(args.sharing), dtype_named(args.compute_dtype))
         _say(*sentences(setup, material))
-        habits = Habits(args.checkpoint_every, args.validate_every, args.keep, args.track)
+        habits = Intervals(args.checkpoint_every, args.validate_every, args.keep, args.track)
         ending = _steps(args, setup, habits, permit, stack)
         if not world.is_first:
             return ending.code
@@ -140,7 +140,7 @@ def _train(args: argparse.Namespace, recipe: Recipe, material: Material, permit:
     return ending.code
 
 
-def _steps(args: argparse.Namespace, setup: Setup, habits: Habits, permit: Permit, stack: ExitStack) -> Ending:
+def _steps(args: argparse.Namespace, setup: Setup, habits: Intervals, permit: Permit, stack: ExitStack) -> SessionEnd:
     """All steps that are left, the drafter's directory at their end, and what the manifest says of it."""
     from pipeline.drafter.training import checkpoints
     from pipeline.drafter.training import run as training_run
@@ -206,7 +206,7 @@ def _export(args: argparse.Namespace, setup: Setup) -> None:
     export(args.out / DRAFTER, drafter, target_facts(args.target), dtype=dtype, provenance=told)
 
 
-def _result(args: argparse.Namespace, setup: Setup, ending: Ending) -> dict[str, Json]:
+def _result(args: argparse.Namespace, setup: Setup, ending: SessionEnd) -> dict[str, Json]:
     from pipeline.drafter.training.metrics import read_metrics
 
     sides, training = setup.sides, setup.training
@@ -225,7 +225,7 @@ def _result(args: argparse.Namespace, setup: Setup, ending: Ending) -> dict[str,
     }
 
 
-def _report(args: argparse.Namespace, setup: Setup, ending: Ending, seconds: float) -> None:
+def _report(args: argparse.Namespace, setup: Setup, ending: SessionEnd, seconds: float) -> None:
     result = _result(args, setup, ending)
     if args.json:
         told: dict[str, Json] = {"exit": ending.code, "message": ending.message, "seconds": round(seconds, 1)}

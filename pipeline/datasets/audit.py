@@ -15,13 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from pipeline.base.disk_sets import Seen as SeenKeys
+from pipeline.base.disk_sets import DiskSet as SeenKeys
 from pipeline.base.json_lines import canonical, line_of
-from pipeline.base.processes import shared_out
+from pipeline.base.processes import map_in_order
 from pipeline.base.prompts import RefusedLine
 from pipeline.datasets.blocks import Block
-from pipeline.datasets.control_text import Spelled
-from pipeline.datasets.features import Feature, Seen, seen_in, shape_of
+from pipeline.datasets.control_text import ControlText
+from pipeline.datasets.features import Feature, Finding, findings_in, shape_of
 from pipeline.datasets.registry import DATASETS, Dataset, gathered, outcomes_of
 from pipeline.datasets.rows import Reject, Rejected
 from pipeline.datasets.sources import blocks_of
@@ -40,7 +40,7 @@ class AuditError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditedRow:
     """One row: what was found in it, and why it is no prompt where it is none."""
 
     id: str | None
@@ -59,33 +59,33 @@ class Auditor:
 
     dataset: str
     tools: ToolMode
-    spelled: Spelled
+    spelled: ControlText
 
-    def prompt(self, prompt: Prompt) -> Audited:
+    def prompt(self, prompt: Prompt) -> AuditedRow:
         """What one prompt uses."""
         found: Findings = {}
         for seen in self._seen(prompt):
             found.setdefault(seen.feature, (seen.what, seen.where))
-        return Audited(prompt.id, found)
+        return AuditedRow(prompt.id, found)
 
-    def line(self, line: Prompt | RefusedLine | Rejected) -> Audited:
+    def line(self, line: Prompt | RefusedLine | Rejected) -> AuditedRow:
         """The same of what may be no prompt."""
         if isinstance(line, Prompt):
             return self.prompt(line)
         if isinstance(line, RefusedLine):
-            return Audited(line.id, rejected=str(line.refusal.reason))
+            return AuditedRow(line.id, rejected=str(line.refusal.reason))
         own = (line.row or {}).get("id") if line.id is None else line.id
-        return Audited(own if isinstance(own, str) else None, _glimpsed(line), str(line.reason))
+        return AuditedRow(own if isinstance(own, str) else None, _glimpsed(line), str(line.reason))
 
-    def answers(self, dataset: Dataset, block: Block) -> list[Audited]:
+    def answers(self, dataset: Dataset, block: Block) -> list[AuditedRow]:
         """One a row of the block, in order."""
         return [self.line(outcome) for _, outcome in outcomes_of(dataset, block)]
 
-    def _seen(self, prompt: Prompt) -> Iterator[Seen]:
-        yield from seen_in(prompt, self.tools, defaults_of(prompt.dataset, self.dataset))
+    def _seen(self, prompt: Prompt) -> Iterator[Finding]:
+        yield from findings_in(prompt, self.tools, defaults_of(prompt.dataset, self.dataset))
         yield from shape_of(prompt)
         if (found := self.spelled.first_in(prompt)) is not None:
-            yield Seen(Feature.SPECIAL_TEXT, f"it spells {found[0]}", found[1])
+            yield Finding(Feature.SPECIAL_TEXT, f"it spells {found[0]}", found[1])
 
 
 def _glimpsed(rejected: Rejected) -> Findings:
@@ -105,7 +105,7 @@ def defaults_of(*datasets: str) -> frozenset[Feature]:
 
 
 @dataclass(slots=True)
-class Found:
+class FeatureRows:
     """A feature's rows: how many, and the first of them."""
 
     rows: int = 0
@@ -120,14 +120,14 @@ class Audit:
     most_named: int = FIRST
     rows: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
-    features: dict[Feature, Found] = field(default_factory=dict)
+    features: dict[Feature, FeatureRows] = field(default_factory=dict)
     _lines: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     @property
     def prompts(self) -> int:
         return self.rows - self.rejected.total()
 
-    def take(self, row: Audited) -> None:
+    def take(self, row: AuditedRow) -> None:
         """Count one row."""
         self.rows += 1
         self._lines.update(row.line())
@@ -135,7 +135,7 @@ class Audit:
             self.rejected[row.rejected] += 1
             return
         for feature, (what, where) in row.found.items():
-            found = self.features.setdefault(feature, Found())
+            found = self.features.setdefault(feature, FeatureRows())
             found.rows += 1
             if len(found.first) < self.most_named:
                 found.first.append({"row": self.rows, "id": row.id, "what": what, "where": where})
@@ -159,7 +159,7 @@ class Audit:
         """The digest of the document."""
         return hashlib.sha256(canonical(self.document())).hexdigest()
 
-    def _feature(self, found: Found) -> dict[str, Json]:
+    def _feature(self, found: FeatureRows) -> dict[str, Json]:
         return {"rows": found.rows, "share": round(found.rows / max(self.prompts, 1), 6), "first": [*found.first]}
 
     def check(self) -> None:
@@ -169,7 +169,7 @@ class Audit:
             raise AuditError(f"none of {self.rows} rows gives a prompt ({told or 'there are none'})")
 
 
-def audited_rows(auditor: Auditor, dataset: Dataset, source: Path | str, workers: int = 1) -> Iterator[Audited]:
+def audited_rows(auditor: Auditor, dataset: Dataset, source: Path | str, workers: int = 1) -> Iterator[AuditedRow]:
     """Every row of the source, in order; a row that says an earlier row's id again is rejected, as `prompts_of` does.
 
     Raises SourceError, WorkerError.
@@ -177,13 +177,13 @@ def audited_rows(auditor: Auditor, dataset: Dataset, source: Path | str, workers
     with ExitStack() as stack:
         blocks = gathered(dataset, blocks_of(source, dataset.schema))
         work = _Work(auditor, dataset)
-        answers = stack.enter_context(closing(shared_out(blocks, work, workers)))
+        answers = stack.enter_context(closing(map_in_order(blocks, work, workers)))
         ids = stack.enter_context(closing(SeenKeys()))
         for row in (row for block in answers for row in block):
             if row.rejected or row.id is None or ids.add(row.id):
                 yield row
             else:
-                yield Audited(row.id, rejected=Reject.REPEATED)
+                yield AuditedRow(row.id, rejected=Reject.REPEATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Work:
     auditor: Auditor
     dataset: Dataset
 
-    def __call__(self, block: Block) -> list[Audited]:
+    def __call__(self, block: Block) -> list[AuditedRow]:
         return self.auditor.answers(self.dataset, block)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LinesBlock:
     """Lines of JSON; `first` is the number of the first."""
 
     file: str
@@ -28,7 +28,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ArrowBlock:
     """Some records of a Parquet file as an Arrow stream."""
 
     file: str
@@ -37,30 +37,30 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsBlock:
     """What was read in this process: items of an array, a hub's rows, joined conversations."""
 
     data: tuple[Raw | Rejected, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class SpilledBlock:
     """What was put aside and only has to be read again, which `read` does in whatever process the block is in."""
 
     data: tuple[Any, ...]
     read: Callable[[tuple[Any, ...]], Iterator[Raw | Rejected]]
 
 
-Block: TypeAlias = Lines | Batch | Rows | Put
+Block: TypeAlias = LinesBlock | ArrowBlock | RowsBlock | SpilledBlock
 
 
 def rows_of(block: Block) -> Iterator[Raw | Rejected]:
     """Every record of the block, in order. Blank lines are none."""
-    if isinstance(block, Rows):
+    if isinstance(block, RowsBlock):
         yield from block.data
-    elif isinstance(block, Put):
+    elif isinstance(block, SpilledBlock):
         yield from block.read(block.data)
-    elif isinstance(block, Lines):
+    elif isinstance(block, LinesBlock):
         for number, line in enumerate(block.data, block.first):
             if line and not line.isspace():
                 yield row_of(line, block.file, number)
@@ -68,7 +68,7 @@ def rows_of(block: Block) -> Iterator[Raw | Rejected]:
         yield from _batch_rows(block)
 
 
-def _batch_rows(block: Batch) -> Iterator[Raw | Rejected]:
+def _batch_rows(block: ArrowBlock) -> Iterator[Raw | Rejected]:
     from pyarrow import ipc
 
     table = ipc.open_stream(block.data).read_all()
@@ -138,11 +138,11 @@ def row_of(text: bytes, file: str, line: int) -> Raw | Rejected:
 
 def count_of(block: Block) -> int:
     """How many records a block of a source holds, told apart from reading them."""
-    if isinstance(block, Rows):
+    if isinstance(block, RowsBlock):
         return len(block.data)
-    if isinstance(block, Lines):
+    if isinstance(block, LinesBlock):
         return sum(1 for line in block.data if line and not line.isspace())
-    if isinstance(block, Put):
+    if isinstance(block, SpilledBlock):
         raise TypeError("records are counted as a source gives them, before any are put aside")
     from pyarrow import ipc
 

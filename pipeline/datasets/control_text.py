@@ -26,7 +26,7 @@ OPENING = 2
 """Characters by which a text without any control token is mostly told at once."""
 
 
-class Spelled:
+class ControlText:
     """The names of control tokens of these formats."""
 
     def __init__(self, formats: Sequence[str], names: Collection[str]) -> None:
@@ -61,12 +61,12 @@ class Spelled:
         return not any(opening in text for opening in self._openings) or self._pattern.search(text) is None
 
 
-def spelled_by(fmt: Format) -> Spelled:
+def spelled_by(fmt: Format) -> ControlText:
     """Of one format that is open."""
-    return Spelled((fmt.name,), fmt.tokenizer.control_names)
+    return ControlText((fmt.name,), fmt.tokenizer.control_names)
 
 
-def spelled_at_hand() -> Spelled:
+def spelled_at_hand() -> ControlText:
     """Of every registered format whose vocabulary is here."""
     known: dict[str, Sequence[str] | None] = {}
     for name, family in FORMATS.items():
@@ -74,7 +74,7 @@ def spelled_at_hand() -> Spelled:
         if directory is not None and family.sha256 not in known:
             known[family.sha256] = _names_in(directory, family)
     formats = [name for name, family in FORMATS.items() if known.get(family.sha256) is not None]
-    return Spelled(formats, frozenset(_all(known.values())))
+    return ControlText(formats, frozenset(_all(known.values())))
 
 
 def _all(lists: Iterable[Sequence[str] | None]) -> Iterator[str]:

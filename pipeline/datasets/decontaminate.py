@@ -47,7 +47,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Grams:
+class NGrams:
     """Runs of words of evaluation prompts, by hash, with the number of the prompt that each is from."""
 
     places: tuple[str, ...]
@@ -73,7 +73,7 @@ class Grams:
         return None
 
 
-def grams_of(asked: Sequence[Asked]) -> Grams:
+def grams_of(asked: Sequence[EvaluationText]) -> NGrams:
     """The runs of all that evaluations ask."""
     runs: dict[int, dict[int, int]] = {LONG: {}, SHORT: {}}
     whole: dict[int, int] = {}
@@ -88,14 +88,14 @@ def grams_of(asked: Sequence[Asked]) -> Grams:
         probes.update(_runs(words, PROBE))
         if len(words) >= LEAST:
             whole.setdefault(_hash(words), number)
-    return Grams(tuple(one.place for one in asked), runs, whole, frozenset(probes))
+    return NGrams(tuple(one.place for one in asked), runs, whole, frozenset(probes))
 
 
-def _size(asked: Asked) -> int:
+def _size(asked: EvaluationText) -> int:
     return SHORT if CODE.search(asked.text) else LONG
 
 
-def _wrapping(asked: Sequence[Asked]) -> set[tuple[str, int]]:
+def _wrapping(asked: Sequence[EvaluationText]) -> set[tuple[str, int]]:
     """Runs that several different prompts of one file share, with that file."""
     different = {(one.file, tuple(words_of(one.text))): _size(one) for one in asked}
     shared = Counter((file, run) for (file, words), size in different.items() for run in set(_runs(words, size)))
@@ -128,7 +128,7 @@ ASKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvaluationText:
     """One text that an evaluation asks, and where."""
 
     text: str
@@ -141,10 +141,10 @@ class Asked:
         return f"{'/'.join(Path(self.file).parts[-2:])}:{self.line}"
 
 
-def asked_in(folder: Path) -> tuple[list[Asked], list[str]]:
+def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
     """All that is asked below a folder (or in a file), and the files in which nothing is. Raises SourceError."""
     paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in KINDS)
-    found: list[Asked] = []
+    found: list[EvaluationText] = []
     silent: list[str] = []
     for path in paths:
         asked = list(_asked_in_file(path))
@@ -156,12 +156,12 @@ def asked_in(folder: Path) -> tuple[list[Asked], list[str]]:
     return found, silent
 
 
-def _asked_in_file(path: Path) -> Iterator[Asked]:
+def _asked_in_file(path: Path) -> Iterator[EvaluationText]:
     for block in blocks_of(path, Schema(str(path), [frozenset()], frozenset(ASKED))):
         for row in rows_of(block):
             if isinstance(row, Raw):
                 texts = (text for column in ASKED if column in row.value for text in _texts(row.value[column]))
-                yield from (Asked(text, row.file, row.line) for text in texts if text.strip())
+                yield from (EvaluationText(text, row.file, row.line) for text in texts if text.strip())
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -42,7 +42,7 @@ spells a control token where served ids stay unknown, and nothing that is too lo
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Finding:
     """A feature, and what shows it: `what` in words, `where` in the prompt (empty for a dataset's default)."""
 
     feature: Feature
@@ -55,20 +55,20 @@ def features_of(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature
 
     `defaults` are those of its dataset, where text cannot tell.
     """
-    return frozenset(seen.feature for seen in seen_in(prompt, tool_mode, defaults))
+    return frozenset(seen.feature for seen in findings_in(prompt, tool_mode, defaults))
 
 
-def seen_in(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature] = frozenset()) -> Iterator[Seen]:
+def findings_in(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature] = frozenset()) -> Iterator[Finding]:
     """The same with what shows each; a feature comes once for each thing that shows it."""
     yield from _by_roles(prompt)
     for sign in signs_of(prompt.messages, prompt.tools):
-        yield Seen(_tool_feature(sign.kind, sign.where, tool_mode), sign.what, sign.where)
+        yield Finding(_tool_feature(sign.kind, sign.where, tool_mode), sign.what, sign.where)
     yield from _reasoning(prompt)
     for feature in sorted(defaults):
-        yield Seen(feature, "its dataset's default")
+        yield Finding(feature, "its dataset's default")
 
 
-def shape_of(prompt: Prompt) -> Iterator[Seen]:
+def shape_of(prompt: Prompt) -> Iterator[Finding]:
     """The features that no contract covers and that need no vocabulary: images and length."""
     size = 0
     for index, message in enumerate(prompt.messages):
@@ -76,19 +76,19 @@ def shape_of(prompt: Prompt) -> Iterator[Seen]:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
             if (kind := kind_of(part)) in IMAGE_PARTS:
-                yield Seen(Feature.IMAGE, f"a part {kind}", f"messages[{index}].content")
+                yield Finding(Feature.IMAGE, f"a part {kind}", f"messages[{index}].content")
     if size >= LONG:
-        yield Seen(Feature.LONG, f"{size} characters")
+        yield Finding(Feature.LONG, f"{size} characters")
 
 
-def _by_roles(prompt: Prompt) -> Iterator[Seen]:
+def _by_roles(prompt: Prompt) -> Iterator[Finding]:
     roles = [role_of(message) for message in prompt.messages]
     if (system := next((role for role in roles if role in ("system", "developer")), None)) is not None:
-        yield Seen(Feature.SYSTEM, f"the role {system}", f"messages[{roles.index(system)}].role")
+        yield Finding(Feature.SYSTEM, f"the role {system}", f"messages[{roles.index(system)}].role")
     if "assistant" in roles:
-        yield Seen(Feature.MULTI_TURN, "an answer in the history", f"messages[{roles.index('assistant')}].role")
+        yield Finding(Feature.MULTI_TURN, "an answer in the history", f"messages[{roles.index('assistant')}].role")
     elif roles.count("user") > 1:
-        yield Seen(Feature.MULTI_TURN, "more than one user turn", f"messages[{len(roles) - 1}].role")
+        yield Finding(Feature.MULTI_TURN, "more than one user turn", f"messages[{len(roles) - 1}].role")
 
 
 def _tool_feature(kind: Tool, where: str, tool_mode: ToolMode) -> Feature:
@@ -98,15 +98,15 @@ def _tool_feature(kind: Tool, where: str, tool_mode: ToolMode) -> Feature:
     return Feature.STRUCTURED_TOOLS if as_tools else Feature.TOOLS_DECLARED
 
 
-def _reasoning(prompt: Prompt) -> Iterator[Seen]:
+def _reasoning(prompt: Prompt) -> Iterator[Finding]:
     for index, message in enumerate(prompt.messages):
         if role_of(message) != "assistant":
             continue
         for key in REASONING_KEYS:
             if message.get(key):
-                yield Seen(Feature.HISTORY_REASONING, f"the key {key}", f"messages[{index}].{key}")
+                yield Finding(Feature.HISTORY_REASONING, f"the key {key}", f"messages[{index}].{key}")
         if _thinks(message):
-            yield Seen(Feature.HISTORY_REASONING, "<think> in an answer's text", f"messages[{index}].content")
+            yield Finding(Feature.HISTORY_REASONING, "<think> in an answer's text", f"messages[{index}].content")
 
 
 def _thinks(message: JsonObject) -> bool:

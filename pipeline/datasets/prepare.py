@@ -25,13 +25,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
 
-from pipeline.base.disk_sets import Seen, Tally, temporary
+from pipeline.base.disk_sets import DiskCounter, DiskSet, temporary
 from pipeline.base.files import write_whole
 from pipeline.base.json_lines import line_of, object_of
-from pipeline.base.processes import shared_out
+from pipeline.base.processes import map_in_order
 from pipeline.datasets.blocks import Block, count_of
 from pipeline.datasets.conversation import digest, normal, skeleton, waiting
-from pipeline.datasets.decontaminate import Grams
+from pipeline.datasets.decontaminate import NGrams
 from pipeline.datasets.registry import Dataset, gathered, outcomes_of
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import blocks_of
@@ -75,7 +75,7 @@ class Counts:
 class Preparation:
     """What each row is held to, which of the rest are taken, and by how many processes."""
 
-    sieve: Sieve
+    sieve: RowFilter
     selection: Selection = Selection()
     workers: int = 1
 
@@ -96,7 +96,7 @@ class Preparation:
 
         counted = _counted(blocks_of(source, self.sieve.dataset.schema), counts)
         blocks = gathered(self.sieve.dataset, counted)
-        with closing(shared_out(blocks, self.sieve.answers, self.workers)) as answers:
+        with closing(map_in_order(blocks, self.sieve.answers, self.workers)) as answers:
             each = (answer for block in answers for answer in block)
             for candidate in _drawn(_first_of_each(each, self.selection.cap, reject), self.selection, reject):
                 prompts.write(candidate.line)
@@ -114,7 +114,7 @@ def _first_of_each(
     answers: Iterable[Candidate | Rejected], cap: int | None, reject: Callable[[Rejected], None]
 ) -> Iterator[Candidate]:
     """Candidates whose id and question are new, and no more than `cap` that begin alike."""
-    with closing(Seen()) as ids, closing(Seen()) as questions, closing(Tally()) as openings:
+    with closing(DiskSet()) as ids, closing(DiskSet()) as questions, closing(DiskCounter()) as openings:
         for one in answers:
             if isinstance(one, Rejected):
                 reject(one)
@@ -179,12 +179,12 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Sieve:
+class RowFilter:
     """What each row is held to: the target's template and limit, and the evaluation prompts; None where nothing is."""
 
     dataset: Dataset
-    target: Target | None = None
-    grams: Grams | None = None
+    target: TargetFormat | None = None
+    grams: NGrams | None = None
 
     def answers(self, block: Block) -> list[Candidate | Rejected]:
         """One answer a row, in order."""
@@ -230,7 +230,7 @@ def _open_ended(prompt: Prompt) -> Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetFormat:
     """A target's format, and the most tokens that a prompt may have (None: any number)."""
 
     fmt: Format

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from pipeline.base.disk_sets import Seen
+from pipeline.base.disk_sets import DiskSet
 from pipeline.datasets.adapters import (
     glaive,
     magicoder,
@@ -284,7 +284,7 @@ def prompts_of(name: str, source: Path | str) -> Iterator[Prompt | Rejected]:
     an unreadable or empty source, or the wrong columns.
     """
     dataset = dataset_named(name)
-    seen = Seen()
+    seen = DiskSet()
     try:
         for block in gathered(dataset, blocks_of(source, dataset.schema)):
             for raw, outcome in outcomes_of(dataset, block):

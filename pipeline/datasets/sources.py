@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipeline.base.json_lines import LONGEST_LINE
-from pipeline.datasets.blocks import Batch, Block, Lines, Rows, row_of, rows_of, sayable
+from pipeline.datasets.blocks import ArrowBlock, Block, LinesBlock, RowsBlock, row_of, rows_of, sayable
 from pipeline.datasets.json_values import BrokenJsonError, values_in
 from pipeline.datasets.rows import Raw, Reject, Rejected
 
@@ -53,7 +53,7 @@ def blocks_of(source: Path | str, schema: Schema) -> Iterator[Block]:
     blocks = _hub_blocks(text, schema) if text.startswith("hub:") else _file_blocks(text, schema)
     empty = True
     for block in blocks:
-        empty = empty and not isinstance(block, Batch) and not any(True for _ in rows_of(block))
+        empty = empty and not isinstance(block, ArrowBlock) and not any(True for _ in rows_of(block))
         yield block
     if empty:
         raise SourceError(f"{text} holds no rows. Give a file, a folder or a glob that does")
@@ -116,7 +116,7 @@ def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
     else:
         numbered = enumerate(values_in(file), 1)
         while rows := tuple(islice((row_of(_encoded(text), str(path), at) for at, text in numbered), BLOCK_ROWS)):
-            yield Rows(rows)
+            yield RowsBlock(rows)
 
 
 def _is_lines(file: BinaryIO) -> bool:
@@ -152,8 +152,8 @@ def _line_blocks(name: str, file: BinaryIO) -> Iterator[Block]:
         if number == 1:
             line = line.removeprefix(MARK)
         if len(line) > LONGEST_LINE:
-            yield Lines(name, first, tuple(held))
-            yield Rows((Rejected(None, Reject.NOT_JSON, f"longer than {LONGEST_LINE} bytes", name, number),))
+            yield LinesBlock(name, first, tuple(held))
+            yield RowsBlock((Rejected(None, Reject.NOT_JSON, f"longer than {LONGEST_LINE} bytes", name, number),))
             while line and not line.endswith(b"\n"):
                 line = file.readline(LONGEST_LINE)
             first, held, size = number + 1, [], 0
@@ -161,10 +161,10 @@ def _line_blocks(name: str, file: BinaryIO) -> Iterator[Block]:
         held.append(line)
         size += len(line)
         if size >= BLOCK_BYTES:
-            yield Lines(name, first, tuple(held))
+            yield LinesBlock(name, first, tuple(held))
             first, held, size = number + 1, [], 0
     if held:
-        yield Lines(name, first, tuple(held))
+        yield LinesBlock(name, first, tuple(held))
 
 
 def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
@@ -178,7 +178,7 @@ def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Bloc
         sink = BufferOutputStream()
         with ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
-        yield Batch(str(path), first, sink.getvalue().to_pybytes())
+        yield ArrowBlock(str(path), first, sink.getvalue().to_pybytes())
         first += batch.num_rows
 
 
@@ -208,7 +208,7 @@ def _hub_blocks(source: str, schema: Schema) -> Iterator[Block]:
     _check_columns(source, schema, [row.keys() for _, row in head])
     block = head
     while block:
-        yield Rows(tuple(sayable(Raw(row, source, number)) for number, row in block))
+        yield RowsBlock(tuple(sayable(Raw(row, source, number)) for number, row in block))
         block = list(islice(rows, BLOCK_ROWS))
 
 

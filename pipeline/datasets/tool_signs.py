@@ -24,7 +24,7 @@ class Tool(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ToolSign:
     """`what` was seen, in words, and `where` (`messages[2].content`)."""
 
     kind: Tool
@@ -153,39 +153,39 @@ _FENCED = re.compile(r"^[ \t]*(`{3,}+|~{3,}+)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z
 _INLINE = re.compile(r"`[^`\n]+`")
 
 
-def signs_of(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterator[Sign]:
+def signs_of(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterator[ToolSign]:
     """Every sign, structure before text, in the order of the messages."""
     if tools:
-        yield Sign(Tool.DECLARED, "tools are given", "tools")
+        yield ToolSign(Tool.DECLARED, "tools are given", "tools")
     yield from _structural(messages)
     before: JsonObject | None = None
     for index, message in enumerate(messages):
         role = role_of(message)
         for part in _as_printed(message):
             for kind, what in _textual(role, part, before):
-                yield Sign(kind, what, f"messages[{index}].content")
+                yield ToolSign(kind, what, f"messages[{index}].content")
         before = message
 
 
-def _structural(messages: Sequence[JsonObject]) -> Iterator[Sign]:
+def _structural(messages: Sequence[JsonObject]) -> Iterator[ToolSign]:
     for index, message in enumerate(messages):
         role, where = role_of(message), f"messages[{index}]"
         if role in DECLARING_ROLES:
-            yield Sign(Tool.DECLARED, f"the role {role}", f"{where}.role")
+            yield ToolSign(Tool.DECLARED, f"the role {role}", f"{where}.role")
         elif role in RESULT_ROLES or role in CALL_ROLES:
-            yield Sign(Tool.TRANSCRIPT, f"the role {role}", f"{where}.role")
+            yield ToolSign(Tool.TRANSCRIPT, f"the role {role}", f"{where}.role")
         yield from _by_keys(message, where)
         content = message.get("content")
         for part in [message, *content] if isinstance(content, list) else [message]:
             if (kind := kind_of(part)) in CALL_PARTS:
-                yield Sign(Tool.TRANSCRIPT, f"a part {kind}", f"{where}.content")
+                yield ToolSign(Tool.TRANSCRIPT, f"a part {kind}", f"{where}.content")
 
 
-def _by_keys(message: JsonObject, where: str) -> Iterator[Sign]:
+def _by_keys(message: JsonObject, where: str) -> Iterator[ToolSign]:
     for kind, keys in ((Tool.TRANSCRIPT, CALL_KEYS), (Tool.DECLARED, DECLARING_KEYS)):
         for key in keys:
             if message.get(key) and message[key] not in EMPTY:
-                yield Sign(kind, f"the key {key}", f"{where}.{key}")
+                yield ToolSign(kind, f"the key {key}", f"{where}.{key}")
 
 
 def kind_of(part: Json | JsonObject) -> str:

@@ -34,7 +34,7 @@ class LeftOut(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RowPolicy:
     """Which rows are trained on: of this evidence or stronger, and of at most `longest` tokens, prompt and output."""
 
     min_evidence: Evidence = Evidence.STREAM_DELTAS
@@ -60,7 +60,7 @@ class TrainingRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredRow:
     """A row as it waits in memory: `ids` int32 [T], the first `prompt` of which are the prompt's."""
 
     id: str
@@ -74,11 +74,11 @@ class Entry:
         return len(self.ids) - self.prompt
 
 
-class Rows(Sequence[TrainingRow]):
+class TrainingRows(Sequence[TrainingRow]):
     """The rows that are trained on, in the order of their folders; what was left out, by reason."""
 
     def __init__(
-        self, entries: Sequence[Entry], folders: Sequence[RowFolder], policy: Policy, left_out: Mapping[str, int]
+        self, entries: Sequence[StoredRow], folders: Sequence[RowFolder], policy: RowPolicy, left_out: Mapping[str, int]
     ) -> None:
         self.entries = tuple(entries)
         self.folders = tuple(folders)
@@ -150,17 +150,19 @@ class Rows(Sequence[TrainingRow]):
         }
 
 
-def training_row(entry: Entry) -> TrainingRow:
+def training_row(entry: StoredRow) -> TrainingRow:
     """The row as tensors."""
     ids = torch.from_numpy(entry.ids.astype(np.int64))
     return TrainingRow(entry.id, ids, torch.arange(len(ids)) >= entry.prompt, Evidence(entry.evidence), entry.dataset)
 
 
-def read_rows(paths: Sequence[Path], policy: Policy | None = None, *, accept_changed_tree: bool = False) -> Rows:
+def read_rows(
+    paths: Sequence[Path], policy: RowPolicy | None = None, *, accept_changed_tree: bool = False
+) -> TrainingRows:
     """The rows of these folders that the policy takes. Raises RowsError, also where none is left, and OSError."""
-    policy = policy or Policy()
+    policy = policy or RowPolicy()
     folders = read_folders(paths, accept_changed_tree=accept_changed_tree)
-    entries: list[Entry] = []
+    entries: list[StoredRow] = []
     left_out: Counter[str] = Counter()
     seen: set[tuple[str, str]] = set()
     for folder in folders:
@@ -174,10 +176,10 @@ def read_rows(paths: Sequence[Path], policy: Policy | None = None, *, accept_cha
     if not entries:
         told = ", ".join(f"{number:,} {why}" for why, number in sorted(left_out.items())) or "the folders hold none"
         raise RowsError(f"no row is left to train on: {told}. {_mend(left_out, policy)}")
-    return Rows(entries, folders, policy, left_out)
+    return TrainingRows(entries, folders, policy, left_out)
 
 
-def _mend(left_out: Mapping[str, int], policy: Policy) -> str:
+def _mend(left_out: Mapping[str, int], policy: RowPolicy) -> str:
     most = max(left_out, key=lambda why: left_out[why], default="")
     if most == LeftOut.WEAK_EVIDENCE:
         return "--min-evidence counted takes the weakest grade too, at its stated risk"
@@ -187,7 +189,7 @@ def _mend(left_out: Mapping[str, int], policy: Policy) -> str:
     return "Give folders with rows that emitted something"
 
 
-def _why_not(entry: Entry, policy: Policy, seen: set[tuple[str, str]]) -> LeftOut | None:
+def _why_not(entry: StoredRow, policy: RowPolicy, seen: set[tuple[str, str]]) -> LeftOut | None:
     if STRENGTH[entry.evidence] < STRENGTH[str(policy.min_evidence)]:
         return LeftOut.WEAK_EVIDENCE
     if not entry.emitted:
@@ -197,7 +199,7 @@ def _why_not(entry: Entry, policy: Policy, seen: set[tuple[str, str]]) -> LeftOu
     return LeftOut.REPEATED_ID if (entry.dataset, entry.id) in seen else None
 
 
-def _entries(table: pa.Table, folder: RowFolder) -> Iterator[Entry]:
+def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
     names, grades, datasets, spans = (table.column(name).to_pylist() for name in ("id", "evidence", "dataset", "spans"))
     prompts, outputs = _lists(table, "prompt_ids"), _lists(table, "output_ids")
     for name, grade, dataset, own, prompt, output in zip(names, grades, datasets, spans, prompts, outputs, strict=True):
@@ -207,7 +209,7 @@ def _entries(table: pa.Table, folder: RowFolder) -> Iterator[Entry]:
             raise RowsError(
                 f"row {name!r} in {folder.path} has the id {ids.min()}, and ids are numbers from 0. Generate it again"
             )
-        yield Entry(name, ids, len(prompt), grade, dataset)
+        yield StoredRow(name, ids, len(prompt), grade, dataset)
 
 
 def _lists(table: pa.Table, name: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:

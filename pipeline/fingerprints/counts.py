@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pipeline.base.binomial import upper_bound
-from pipeline.fingerprints.exchanges import Aspect
-from pipeline.fingerprints.observations import Observed, Sum, hides_reasoning, named, silent
-from pipeline.fingerprints.votes import ENOUGH, Ballot, Learned, tally
+from pipeline.base.binomial import clopper_pearson_upper
+from pipeline.fingerprints.exchanges import Fidelity
+from pipeline.fingerprints.observations import Observation, TokenSum, hides_reasoning, named, silent
+from pipeline.fingerprints.votes import ENOUGH, Learned, Vote, tally
 from pipeline.formats.format import Format, Opener, opening
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json, RefusedError
@@ -47,14 +47,14 @@ class Counting:
     end_tools: Json = None
     close: Json = None
 
-    def hidden(self, total: Sum) -> int | None:
+    def hidden(self, total: TokenSum) -> int | None:
         """Tokens that the route counts beside the text of an answer; None where that is not known."""
         end = self.end_tools if total.section else self.end
         if (total.ended and not isinstance(end, bool)) or (total.think and not isinstance(self.close, bool)):
             return None
         return (total.ended if end else 0) + (total.think if self.close else 0)
 
-    def over(self, total: Sum) -> int | None:
+    def over(self, total: TokenSum) -> int | None:
         """Tokens that were counted and that neither its text nor a control token explains; None where one may."""
         hidden = self.hidden(total)
         if hidden is not None:
@@ -63,7 +63,7 @@ class Counting:
         return over if over > 0 else None
 
 
-def count_traits(seen: Sequence[Observed]) -> dict[TraitName, Learned]:
+def count_traits(seen: Sequence[Observation]) -> dict[TraitName, Learned]:
     """The traits that only counts tell, each with what was learned."""
     found: dict[TraitName, Learned | None] = {}
     end = found[TraitName.END_COUNTED] = _end(seen)
@@ -78,7 +78,7 @@ def counting_of(traits: Mapping[TraitName, Learned]) -> Counting:
     return Counting(*(traits[name].value if name in traits else None for name in names))
 
 
-def _end(seen: Sequence[Observed]) -> Learned | None:
+def _end(seen: Sequence[Observation]) -> Learned | None:
     """From answers without thinking, where nothing else is hidden; from the others only where there is none.
 
     Those cannot tell `</think>` and the end token from other tokens that are always hidden, such as a line feed that is
@@ -93,7 +93,7 @@ def _end(seen: Sequence[Observed]) -> Learned | None:
     return learned.lacking(() if told >= TELLING else (f"{told} of {TELLING} answers that were cut after </think>",))
 
 
-def _tells_close(one: Observed, *, counted: bool) -> bool:
+def _tells_close(one: Observation, *, counted: bool) -> bool:
     """Whether an answer without an end token has as many tokens as if `</think>` is counted, or is not."""
     total = one.sum
     if total is None or total.ended or not total.closed or not total.think or not total.canonical or total.space:
@@ -101,16 +101,16 @@ def _tells_close(one: Observed, *, counted: bool) -> bool:
     return total.extra == (total.think if counted else 0)
 
 
-def _end_ballots(seen: Sequence[Observed], *, thinking: bool) -> Iterator[Ballot]:
+def _end_ballots(seen: Sequence[Observation], *, thinking: bool) -> Iterator[Vote]:
     for one in seen:
         if one.ended and not one.completion.tool_calls and (thinking or one.opener is Opener.NOBODY):
             if one.sum is None:
-                yield Ballot(one.exchange.id, None, one.size, one.blank)
+                yield Vote(one.exchange.id, None, one.size, one.blank)
             elif not one.sum.section:
                 yield _end_ballot(one, one.sum)
 
 
-def _end_ballot(one: Observed, total: Sum) -> Ballot:
+def _end_ballot(one: Observation, total: TokenSum) -> Vote:
     if not total.canonical:
         return silent(one, f"its deltas spell {total.spelled} tokens, its text is {total.text}")
     values = {0: False, total.think + 1: True}
@@ -119,13 +119,13 @@ def _end_ballot(one: Observed, total: Sum) -> Ballot:
     return _read(one, total, total.extra, values)
 
 
-def _close(seen: Sequence[Observed], end: Learned | None) -> Learned | None:
+def _close(seen: Sequence[Observation], end: Learned | None) -> Learned | None:
     learned = tally(_close_ballots(seen, end.value if end else None))
     lacks = () if end and end.trait.proven else ("end_token_counted is not proven",)
     return learned and learned.lacking(lacks)
 
 
-def _close_ballots(seen: Sequence[Observed], end: Json) -> Iterator[Ballot]:
+def _close_ballots(seen: Sequence[Observation], end: Json) -> Iterator[Vote]:
     """Answers that thought and said something: with the end token known, or cut before it."""
     for one in seen:
         total = one.sum
@@ -140,16 +140,16 @@ def _close_ballots(seen: Sequence[Observed], end: Json) -> Iterator[Ballot]:
             yield _read(one, total, rest, {0: False, total.think: True})
 
 
-def _tool_end_ballots(seen: Sequence[Observed], close: Json) -> Iterator[Ballot]:
+def _tool_end_ballots(seen: Sequence[Observation], close: Json) -> Iterator[Vote]:
     for one in seen:
         total = one.sum
         if one.completion.tool_calls and one.ended and total is None:
-            yield Ballot(one.exchange.id, None, one.size, one.blank)
+            yield Vote(one.exchange.id, None, one.size, one.blank)
         elif total is not None and total.section and total.ended:
             yield _tool_end_ballot(one, total, close)
 
 
-def _tool_end_ballot(one: Observed, total: Sum, close: Json) -> Ballot:
+def _tool_end_ballot(one: Observation, total: TokenSum, close: Json) -> Vote:
     if total.think and not isinstance(close, bool):
         return silent(one, "whether </think> is counted is not known")
     rest = total.extra - (total.think if close else 0)
@@ -158,7 +158,7 @@ def _tool_end_ballot(one: Observed, total: Sum, close: Json) -> Ballot:
     return silent(one, f"{rest} beside the text and the grammar of its calls: ids or arguments are not the model's")
 
 
-def _read(one: Observed, total: Sum, rest: int, values: Mapping[int, bool]) -> Ballot:
+def _read(one: Observation, total: TokenSum, rest: int, values: Mapping[int, bool]) -> Vote:
     """The value that so many tokens beside the text name, if they do whether its white space was added or not."""
     why = f"{total.extra} beside the text"
     if rest in values:
@@ -170,14 +170,14 @@ def _read(one: Observed, total: Sum, rest: int, values: Mapping[int, bool]) -> B
     return silent(one, why)
 
 
-def native_traits(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -> dict[TraitName, Learned]:
+def native_traits(seen: Sequence[Observation], counting: Counting, *, end_proven: bool) -> dict[TraitName, Learned]:
     """Both traits; `count_native` also where no answer says anything: its value is null then, and opens nothing."""
     unclosed = tally(_unclosed_ballots(seen))
     found = {TraitName.COUNT_NATIVE: _native(seen, counting, end_proven=end_proven)}
     return found if unclosed is None else {**found, TraitName.UNCLOSED: unclosed}
 
 
-def _native(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -> Learned:
+def _native(seen: Sequence[Observation], counting: Counting, *, end_proven: bool) -> Learned:
     pairs = [pair for one in seen for pair in _native_ballots(one, counting)]
     lacks = []
     if (told := sum(tells and ballot.value is True for ballot, tells in pairs)) < TELLING:
@@ -188,7 +188,7 @@ def _native(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -
     return (learned or Learned(Trait(None, 0, proven=False))).lacking(lacks)
 
 
-def _native_ballots(one: Observed, counting: Counting) -> Iterator[tuple[Ballot, bool]]:
+def _native_ballots(one: Observation, counting: Counting) -> Iterator[tuple[Vote, bool]]:
     """At most one ballot, and whether a recount of the text would have given another count."""
     total = one.sum
     hidden = None if total is None else counting.hidden(total)
@@ -198,17 +198,17 @@ def _native_ballots(one: Observed, counting: Counting) -> Iterator[tuple[Ballot,
     if total.spelled is not None and total.spelled != total.text:
         told = {total.spelled + hidden: True, again: False}.get(total.counted)
         why = f"its deltas spell {total.spelled} tokens, its text is {total.text}, {total.counted} are counted"
-        yield Ballot(one.exchange.id, told, one.size, why, certain=told is not None), True
+        yield Vote(one.exchange.id, told, one.size, why, certain=told is not None), True
     elif not total.ended and one.max_tokens is not None:
         told = True if total.counted == one.max_tokens else False if total.counted == again else None
         why = f"cut at {one.max_tokens}, {total.counted} are counted, its text encoded again makes {again}"
         certain = told is False
-        yield Ballot(one.exchange.id, told, one.size, why, certain=certain), total.counted != again
+        yield Vote(one.exchange.id, told, one.size, why, certain=certain), total.counted != again
     elif total.ended and total.counted == again and hidden and not _adds_begin(one.fmt):
         yield named(one, value=True, why=f"{hidden} beside the text, which no text shows"), True
 
 
-def _unclosed_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _unclosed_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers that were cut while they thought: in which field that is shown."""
     for one in seen:
         reasoning, content = one.completion.reasoning or "", one.completion.content or ""
@@ -221,12 +221,12 @@ def _unclosed_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "content", "cut, with content alone, though it was to think")
 
 
-def _is_all(one: Observed, content: str) -> bool:
+def _is_all(one: Observation, content: str) -> bool:
     """Whether the count leaves no room for a hidden reasoning."""
     opener = one.model.opener(one.fmt, thinking=True)
     begun = len(opening(one.fmt)) if opener is Opener.MODEL else 0
     try:
-        return one.carries(Aspect.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
+        return one.carries(Fidelity.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
     except RefusedError:
         return False
 
@@ -245,19 +245,19 @@ def _adds_begin(fmt: Format) -> bool:
     return _adds_begin_at(fmt.tokenizer.directory)
 
 
-def same_count_traits(seen: Sequence[Observed], counting: Counting) -> dict[TraitName, Learned]:
+def same_count_traits(seen: Sequence[Observation], counting: Counting) -> dict[TraitName, Learned]:
     """`{wrong, n, upper95}`, with the wrong ones told; nothing where no deltas are tokens."""
     spelled = [one for one in seen if one.sum and one.sum.spelled == one.sum.text and _closes(one, counting)]
     if not spelled:
         return {}
     wrong = [one for one in spelled if one.sum and not one.sum.canonical]
     n = len(spelled)
-    value: Json = {"wrong": len(wrong), "n": n, "upper95": round(upper_bound(len(wrong), n), 6)}
+    value: Json = {"wrong": len(wrong), "n": n, "upper95": round(clopper_pearson_upper(len(wrong), n), 6)}
     lacks = () if n >= ENOUGH else (f"{n} of {ENOUGH} answers",)
     against = tuple(named(one, None, "its deltas spell as many tokens, and others", certain=True) for one in wrong)
     return {TraitName.SAME_COUNT_MISMATCH: Learned(Trait(value, n, proven=not lacks), against, lacks)}
 
 
-def _closes(one: Observed, counting: Counting) -> bool:
+def _closes(one: Observation, counting: Counting) -> bool:
     hidden = counting.hidden(one.sum) if one.sum else None
     return one.sum is not None and hidden is not None and one.sum.extra == hidden

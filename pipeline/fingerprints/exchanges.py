@@ -18,7 +18,7 @@ from pipeline.proof.wire.sse import sse_data
 from pipeline.records import Json, JsonObject, RefusedError
 
 
-class Aspect(StrEnum):
+class Fidelity(StrEnum):
     """Something that a copy of an answer may still show as it was sent."""
 
     TEXT = "text"
@@ -28,18 +28,18 @@ class Aspect(StrEnum):
     ARGUMENTS = "arguments"
 
 
-WHOLE = frozenset(Aspect)
-_STRINGS = frozenset({Aspect.TEXT, Aspect.CALL_IDS})
+WHOLE = frozenset(Fidelity)
+_STRINGS = frozenset({Fidelity.TEXT, Fidelity.CALL_IDS})
 
-CARRIES: Mapping[tuple[str, bool], frozenset[Aspect]] = {
+CARRIES: Mapping[tuple[str, bool], frozenset[Fidelity]] = {
     ("verbatim", False): WHOLE,
     ("verbatim", True): WHOLE,
     ("verbatim streams, JSON re-keyed", False): _STRINGS,
     ("verbatim streams, JSON re-keyed", True): WHOLE,
     ("JSON re-serialised, SSE verbatim", False): _STRINGS,
     ("JSON re-serialised, SSE verbatim", True): WHOLE,
-    ("keys sorted, ids redacted", False): frozenset({Aspect.TEXT}),
-    ("keys sorted, ids redacted", True): frozenset({Aspect.TEXT, Aspect.DELTAS}),
+    ("keys sorted, ids redacted", False): frozenset({Fidelity.TEXT}),
+    ("keys sorted, ids redacted", True): frozenset({Fidelity.TEXT, Fidelity.DELTAS}),
 }
 """By fidelity and whether it was a stream. Any other fidelity (`values edited`, `partly hand-written`) carries nothing.
 
@@ -57,7 +57,7 @@ class Exchange:
     """One request and its answer. `carries` is what the copy can testify to."""
 
     id: str
-    carries: frozenset[Aspect]
+    carries: frozenset[Fidelity]
     fidelity: str
     endpoint: str
     provider: str

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.fingerprints.exchanges import BadLine, Exchange, ExchangesError, read_exchanges
-from pipeline.fingerprints.observations import Observed, Skipped, observe
+from pipeline.fingerprints.observations import Observation, Skipped, observe
 from pipeline.formats.format import Format
 from pipeline.records import RefusedError
 
@@ -27,7 +27,7 @@ BROKEN = (RefusedError, UnicodeError, RecursionError)
 class Harvest:
     """What came of the lines; mutable while they are read and learned from."""
 
-    answers: list[Observed] = field(default_factory=list)
+    answers: list[Observation] = field(default_factory=list)
     skipped: Counter[Skipped] = field(default_factory=Counter)
     bad: list[BadLine] = field(default_factory=list)
     copies: int = 0
@@ -37,14 +37,14 @@ class Harvest:
         """How many lines were read."""
         return len(self.answers) + self.skipped.total() + len(self.bad) + self.copies
 
-    def add(self, one: Observed | Skipped) -> None:
+    def add(self, one: Observation | Skipped) -> None:
         """One exchange that was looked at."""
         if isinstance(one, Skipped):
             self.skipped[one] += 1
         else:
             self.answers.append(one)
 
-    def lose(self, broken: Observed, why: str) -> None:
+    def lose(self, broken: Observation, why: str) -> None:
         """An answer that turned out to be one that nothing can be learned from."""
         self.answers = [one for one in self.answers if one is not broken]
         self.add(unlearned(why))
@@ -84,7 +84,7 @@ def harvest(lines: Iterable[Exchange | BadLine], formats: Mapping[str, Format]) 
     return found
 
 
-def _observed(exchange: Exchange, formats: Mapping[str, Format]) -> Observed | Skipped:
+def _observed(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
     try:
         return observe(exchange, formats)
     except BROKEN as error:

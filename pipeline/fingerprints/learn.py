@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipeline.fingerprints.counts import Counting, count_traits, counting_of, native_traits, same_count_traits
 from pipeline.fingerprints.harvest import BROKEN, Harvest, why_broken
 from pipeline.fingerprints.metadata import aside_traits
-from pipeline.fingerprints.observations import Observed, RouteKey
+from pipeline.fingerprints.observations import Observation, RouteKey
 from pipeline.fingerprints.shown_text import shown_traits
 from pipeline.fingerprints.tool_calls import parsed_traits
 from pipeline.fingerprints.votes import Learned
@@ -70,14 +70,14 @@ def _said(identity: str | None, value: Json, why: str) -> Json:
 
 def learn(found: Harvest) -> list[LearnedFingerprint]:
     """One fingerprint a route, by name; answers that break it are taken out of the harvest, and counted there."""
-    routes: dict[RouteKey, list[Observed]] = {}
+    routes: dict[RouteKey, list[Observation]] = {}
     for one in found.answers:
         routes.setdefault(one.route, []).append(one)
     every = (_of_whole(found, route, answers) for route, answers in sorted(routes.items()))
     return [one for one in every if one.answers]
 
 
-def _of_whole(found: Harvest, route: RouteKey, seen: Sequence[Observed]) -> LearnedFingerprint:
+def _of_whole(found: Harvest, route: RouteKey, seen: Sequence[Observation]) -> LearnedFingerprint:
     """The fingerprint from those answers that can be learned from, each looked at alone only where some cannot."""
     try:
         return _learned(route, seen)
@@ -87,7 +87,7 @@ def _of_whole(found: Harvest, route: RouteKey, seen: Sequence[Observed]) -> Lear
         return _learned(route, [one for one in plain if _is_whole(found, one, counting)])
 
 
-def _is_whole(found: Harvest, one: Observed, counting: Counting) -> bool:
+def _is_whole(found: Harvest, one: Observation, counting: Counting) -> bool:
     """Whether the answer can be learned from, in a route that counts so; lost to the harvest where it cannot."""
     try:
         count_traits([one])
@@ -98,7 +98,7 @@ def _is_whole(found: Harvest, one: Observed, counting: Counting) -> bool:
     return True
 
 
-def _learned(route: RouteKey, seen: Sequence[Observed]) -> LearnedFingerprint:
+def _learned(route: RouteKey, seen: Sequence[Observation]) -> LearnedFingerprint:
     counts = count_traits(seen)
     end = counts.get(TraitName.END_COUNTED)
     proven = end is not None and end.trait.proven
@@ -106,7 +106,7 @@ def _learned(route: RouteKey, seen: Sequence[Observed]) -> LearnedFingerprint:
     return LearnedFingerprint(route, len(seen), {name: found[name] for name in TraitName if name in found})
 
 
-def _traits(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -> dict[TraitName, Learned]:
+def _traits(seen: Sequence[Observation], counting: Counting, *, end_proven: bool) -> dict[TraitName, Learned]:
     """The traits that need no other answer's counts but what is known of how the route counts."""
     return {
         **native_traits(seen, counting, end_proven=end_proven),
@@ -117,13 +117,13 @@ def _traits(seen: Sequence[Observed], counting: Counting, *, end_proven: bool) -
     }
 
 
-def _unspoken(seen: Sequence[Observed]) -> dict[TraitName, Learned]:
+def _unspoken(seen: Sequence[Observation]) -> dict[TraitName, Learned]:
     """Traits that rows of this format are refused without, as no answer said anything of them."""
     nothing = Learned(Trait(None, 0, proven=False), (), ("no answer says anything of it",))
     return {name: nothing for one in seen[:1] for name, is_needed in _needs(one).items() if is_needed}
 
 
-def _needs(one: Observed) -> dict[TraitName, bool]:
+def _needs(one: Observation) -> dict[TraitName, bool]:
     opener = one.model.opener(one.fmt, thinking=True)
     return {
         TraitName.UNCLOSED: opener is not Opener.NOBODY,

@@ -10,16 +10,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from pipeline.fingerprints.exchanges import Aspect
-from pipeline.fingerprints.observations import Observed, named
-from pipeline.fingerprints.votes import Ballot, Learned, tally
+from pipeline.fingerprints.exchanges import Fidelity
+from pipeline.fingerprints.observations import Observation, named
+from pipeline.fingerprints.votes import Learned, Vote, tally
 from pipeline.formats.format import end_ids, ending, opening
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Ids, Json
 
 
-def aside_traits(seen: Sequence[Observed]) -> dict[TraitName, Learned]:
+def aside_traits(seen: Sequence[Observation]) -> dict[TraitName, Learned]:
     """The traits that stand beside the text, each with what was learned."""
     found = {
         TraitName.PROMPT_PREFIX: _prefix(seen, tools=False),
@@ -34,9 +34,9 @@ def aside_traits(seen: Sequence[Observed]) -> dict[TraitName, Learned]:
     return {name: learned for name, learned in found.items() if learned is not None}
 
 
-def _prefix(seen: Sequence[Observed], *, tools: bool) -> Learned | None:
+def _prefix(seen: Sequence[Observation], *, tools: bool) -> Learned | None:
     """Ballots are as long as the prompt. Prompts of one shape alone leave room for what each message costs."""
-    asked = [one for one in seen if one.tools_sent == tools and one.carries(Aspect.TEXT)]
+    asked = [one for one in seen if one.tools_sent == tools and one.carries(Fidelity.TEXT)]
     ballots = [ballot for one in asked if (ballot := _prefix_ballot(one)) is not None]
     learned = tally(sorted(ballots, key=lambda ballot: isinstance(ballot.value, int)))
     if learned is None:
@@ -49,12 +49,12 @@ def _prefix(seen: Sequence[Observed], *, tools: bool) -> Learned | None:
     return learned.lacking(lacks)
 
 
-def _messages(one: Observed) -> int:
+def _messages(one: Observation) -> int:
     messages = one.request.get("messages")
     return len(messages) if isinstance(messages, list) else 0
 
 
-def _prefix_ballot(one: Observed) -> Ballot | None:
+def _prefix_ballot(one: Observation) -> Vote | None:
     usage, ours, returned = one.completion.usage, one.prompt_ids, one.completion.prompt_ids
     if ours is None or (returned is None and (usage is None or usage.prompt_tokens is None)):
         return None
@@ -63,7 +63,7 @@ def _prefix_ballot(one: Observed) -> Ballot | None:
     if value is None:
         value = _named_prefix(one.fmt.tokenizer, ours, served - len(ours))
     why = f"{served} served, {len(ours)} rendered"
-    return Ballot(one.exchange.id, value, len(ours), why, certain=returned is not None)
+    return Vote(one.exchange.id, value, len(ours), why, certain=returned is not None)
 
 
 def _named_prefix(tokenizer: Tokenizer, ours: Ids, more: int) -> Json:
@@ -101,7 +101,7 @@ _SAME_FINISH: Mapping[str, frozenset[str]] = {
 }
 
 
-def _finish_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _finish_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     for one in seen:
         finish, told = one.completion.finish_reason, one.completion.native_finish_reason
         if finish is None or told is None:
@@ -115,14 +115,14 @@ def _finish_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "renamed", why, certain=True)
 
 
-def _id_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _id_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     for one in seen:
         returned = one.completion.token_ids is not None
         if returned or one.request.get("return_token_ids"):
             yield named(one, returned, ", ".join(one.completion.ids_from) or "asked for", certain=True)
 
 
-def _logprob_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _logprob_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     for one in seen:
         asked, entries = bool(one.request.get("logprobs")), one.completion.logprobs
         if entries is not None:
@@ -134,7 +134,7 @@ def _logprob_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "none", "asked for", certain=True)
 
 
-def _junk(one: Observed) -> str:
+def _junk(one: Observation) -> str:
     """What stands under `logprobs` and is none."""
     for value in one.exchange.objects():
         choices = value.get("choices")
@@ -145,7 +145,7 @@ def _junk(one: Observed) -> str:
     return ""
 
 
-def _turn_end_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _turn_end_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers whose ids came, in families with several end tokens."""
     for one in seen:
         ids, ends = one.completion.token_ids, end_ids(one.fmt)
@@ -155,7 +155,7 @@ def _turn_end_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "by_role" if by_role else "other", one.fmt.tokenizer.name_of(ids[-1]) or "", certain=True)
 
 
-def _think_lead_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _think_lead_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers whose ids came, in families whose model writes text before its `<think>`."""
     for one in seen:
         ids, begin = one.completion.token_ids, opening(one.fmt)
@@ -164,7 +164,7 @@ def _think_lead_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "written" if written else "other", "ids came", certain=True)
 
 
-def reasoning_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def reasoning_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers that tell their own count of the reasoning from OpenRouter's estimate."""
     for one in seen:
         reasoning, told = one.completion.reasoning, reasoning_tokens(one)
@@ -179,7 +179,7 @@ def reasoning_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "other", f"{told} where the reasoning has {own}", certain=True)
 
 
-def reasoning_tokens(one: Observed) -> int | None:
+def reasoning_tokens(one: Observation) -> int | None:
     """The last `reasoning_tokens` of the usage."""
     found: int | None = None
     for value in one.exchange.objects():

@@ -16,7 +16,7 @@ from pipeline.formats.format import Format, Opener
 from pipeline.formats.registry import FORMATS, load_format
 
 
-class Thinks(StrEnum):
+class ThinkingMode(StrEnum):
     """When a model thinks. NEVER and ALWAYS: whatever is asked. ON and OFF: unless the request says otherwise."""
 
     NEVER = "never"
@@ -34,14 +34,14 @@ class Model:
     """
 
     format: str
-    thinks: Thinks
+    thinks: ThinkingMode
     renders: bool = True
 
     def opener(self, fmt: Format, *, thinking: bool) -> Opener:
         """Who opens the reasoning of an answer that thinks, or does not."""
-        if self.thinks is Thinks.NEVER:
+        if self.thinks is ThinkingMode.NEVER:
             return Opener.NOBODY
-        return Opener.PROMPT if self.thinks is Thinks.ALWAYS else fmt.opener(thinking=thinking)
+        return Opener.PROMPT if self.thinks is ThinkingMode.ALWAYS else fmt.opener(thinking=thinking)
 
 
 _SIZES = r"\d+(\.\d+)?b(-a\d+b)?"
@@ -49,29 +49,29 @@ _QUANTISED = r"(-(q\d\w*|fp8|bf16))?(\.gguf)?"
 _DATE = r"(-\d{4,8})?"
 
 MODELS: Sequence[tuple[str, Model]] = (
-    (rf"kimi-k2(-instruct)?(-0?711|-0?905)?{_DATE}", Model("kimi-k2", Thinks.NEVER)),
-    (rf"kimi-k2-thinking{_DATE}", Model("kimi-k2-thinking", Thinks.ON)),
-    (rf"kimi-k2[.-]5{_DATE}", Model("kimi-k2.5", Thinks.ON)),
-    (rf"kimi-k2[.-]6{_DATE}", Model("kimi-k2.6", Thinks.ON)),
-    ("tiny-kimi", Model("tiny-kimi", Thinks.ON)),
-    (r"qwen3-(235b-a22b|30b-a3b|4b)-thinking-2507", Model("qwen3", Thinks.ALWAYS, renders=False)),
-    (r"qwen3-next-80b-a3b-thinking", Model("qwen3", Thinks.ALWAYS, renders=False)),
-    (r"qwen3-(235b-a22b|30b-a3b|4b)-instruct-2507|qwen3-235b-a22b-(2507|07-25)", Model("qwen3", Thinks.NEVER)),
-    (r"qwen3-next-80b-a3b-instruct", Model("qwen3", Thinks.NEVER)),
-    (rf"qwen3-coder(-(flash|next|{_SIZES})(-instruct)?)?", Model("qwen3", Thinks.NEVER, renders=False)),
-    (rf"qwen3-{_SIZES}{_QUANTISED}", Model("qwen3", Thinks.ON)),
-    (rf"qwen3[.-]5-{_SIZES}{_QUANTISED}{_DATE}", Model("qwen3.5", Thinks.ON)),
-    (r"deepseek-r1", Model("deepseek-r1", Thinks.ALWAYS)),
-    (r"deepseek-r1-0528", Model("deepseek-r1", Thinks.ALWAYS, renders=False)),
-    (r"deepseek(-chat)?-v3\.1(-terminus)?", Model("deepseek-v3.1", Thinks.OFF)),
-    (r"deepseek-v3\.2-exp", Model("deepseek-v3.1", Thinks.OFF, renders=False)),
-    (rf"deepseek-v3\.2{_DATE}", Model("deepseek-v3.2", Thinks.OFF)),
-    (rf"glm-4\.5(-air)?{_DATE}", Model("glm-4.5", Thinks.ON)),
-    (rf"glm-4\.6{_DATE}", Model("glm-4.6", Thinks.ON)),
-    (rf"glm-4\.7{_DATE}", Model("glm-4.7", Thinks.ON)),
-    (rf"glm-4\.7-flash{_DATE}", Model("glm-4.7-flash", Thinks.ON)),
-    (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}{_DATE}", Model("glm-5", Thinks.ON)),
-    (rf"gpt-oss[-:]{_SIZES}", Model("gpt-oss", Thinks.ON, renders=False)),
+    (rf"kimi-k2(-instruct)?(-0?711|-0?905)?{_DATE}", Model("kimi-k2", ThinkingMode.NEVER)),
+    (rf"kimi-k2-thinking{_DATE}", Model("kimi-k2-thinking", ThinkingMode.ON)),
+    (rf"kimi-k2[.-]5{_DATE}", Model("kimi-k2.5", ThinkingMode.ON)),
+    (rf"kimi-k2[.-]6{_DATE}", Model("kimi-k2.6", ThinkingMode.ON)),
+    ("tiny-kimi", Model("tiny-kimi", ThinkingMode.ON)),
+    (r"qwen3-(235b-a22b|30b-a3b|4b)-thinking-2507", Model("qwen3", ThinkingMode.ALWAYS, renders=False)),
+    (r"qwen3-next-80b-a3b-thinking", Model("qwen3", ThinkingMode.ALWAYS, renders=False)),
+    (r"qwen3-(235b-a22b|30b-a3b|4b)-instruct-2507|qwen3-235b-a22b-(2507|07-25)", Model("qwen3", ThinkingMode.NEVER)),
+    (r"qwen3-next-80b-a3b-instruct", Model("qwen3", ThinkingMode.NEVER)),
+    (rf"qwen3-coder(-(flash|next|{_SIZES})(-instruct)?)?", Model("qwen3", ThinkingMode.NEVER, renders=False)),
+    (rf"qwen3-{_SIZES}{_QUANTISED}", Model("qwen3", ThinkingMode.ON)),
+    (rf"qwen3[.-]5-{_SIZES}{_QUANTISED}{_DATE}", Model("qwen3.5", ThinkingMode.ON)),
+    (r"deepseek-r1", Model("deepseek-r1", ThinkingMode.ALWAYS)),
+    (r"deepseek-r1-0528", Model("deepseek-r1", ThinkingMode.ALWAYS, renders=False)),
+    (r"deepseek(-chat)?-v3\.1(-terminus)?", Model("deepseek-v3.1", ThinkingMode.OFF)),
+    (r"deepseek-v3\.2-exp", Model("deepseek-v3.1", ThinkingMode.OFF, renders=False)),
+    (rf"deepseek-v3\.2{_DATE}", Model("deepseek-v3.2", ThinkingMode.OFF)),
+    (rf"glm-4\.5(-air)?{_DATE}", Model("glm-4.5", ThinkingMode.ON)),
+    (rf"glm-4\.6{_DATE}", Model("glm-4.6", ThinkingMode.ON)),
+    (rf"glm-4\.7{_DATE}", Model("glm-4.7", ThinkingMode.ON)),
+    (rf"glm-4\.7-flash{_DATE}", Model("glm-4.7-flash", ThinkingMode.ON)),
+    (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}{_DATE}", Model("glm-5", ThinkingMode.ON)),
+    (rf"gpt-oss[-:]{_SIZES}", Model("gpt-oss", ThinkingMode.ON, renders=False)),
 )
 """Slugs as patterns, in small letters, without owner (`moonshotai/`) and variant (`:free`, `:exacto`)."""
 

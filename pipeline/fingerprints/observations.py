@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from pipeline.base.prompts import prompt_of
-from pipeline.fingerprints.exchanges import Aspect, Exchange
-from pipeline.fingerprints.models import Model, Thinks, model_of
-from pipeline.fingerprints.votes import Ballot
+from pipeline.fingerprints.exchanges import Exchange, Fidelity
+from pipeline.fingerprints.models import Model, ThinkingMode, model_of
+from pipeline.fingerprints.votes import Vote
 from pipeline.formats.format import Format, Opener, Parts, opening
 from pipeline.formats.kimi.tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
 from pipeline.proof.answer import ended, split_markers, texts, texts_of
@@ -42,7 +42,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observation:
     """One answer. `opener` is None where nothing says whether it thought; `blank` says why there is no `sum`."""
 
     exchange: Exchange
@@ -51,7 +51,7 @@ class Observed:
     model: Model
     opener: Opener | None
     ended: bool | None
-    sum: Sum | None
+    sum: TokenSum | None
     blank: str
     prompt_ids: Ids | None
 
@@ -82,12 +82,12 @@ class Observed:
         value = self.request.get("max_tokens") or self.request.get("max_completion_tokens")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def carries(self, *aspects: Aspect) -> bool:
+    def carries(self, *aspects: Fidelity) -> bool:
         """Whether the copy can testify to all of these."""
         return self.exchange.carries.issuperset(aspects)
 
 
-def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observed | Skipped:
+def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
     """The answer in the format of its model, or why nothing can be learned from it."""
     if (why := _why_not(exchange)) is not None:
         return why
@@ -117,28 +117,30 @@ def _why_not(exchange: Exchange) -> Skipped | None:
     return None
 
 
-def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Model) -> Observed:
+def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Model) -> Observation:
     opener, ends = _opener(exchange.request or {}, completion, fmt, model), _ended(completion)
     found = _sum(exchange, completion, fmt, opener, ends)
-    return Observed(
+    return Observation(
         exchange=exchange,
         completion=completion,
         fmt=fmt,
         model=model,
         opener=opener,
         ended=ends,
-        sum=found if isinstance(found, Sum) else None,
+        sum=found if isinstance(found, TokenSum) else None,
         blank=found if isinstance(found, str) else "",
         prompt_ids=_prompt_ids(exchange, fmt, model),
     )
 
 
-def _sum(exchange: Exchange, completion: Completion, fmt: Format, opener: Opener | None, end: bool | None) -> Sum | str:  # noqa: FBT001 — as in `Observed`
+def _sum(
+    exchange: Exchange, completion: Completion, fmt: Format, opener: Opener | None, end: bool | None
+) -> TokenSum | str:  # noqa: FBT001 — as in `Observation`
     request = exchange.request or {}
     called, form = bool(completion.tool_calls), id_form(completion)
     forced = request.get("tool_choice") not in (None, "auto")
     untold = {
-        "the copy does not carry its text": Aspect.TEXT not in exchange.carries,
+        "the copy does not carry its text": Fidelity.TEXT not in exchange.carries,
         "its finish reasons do not say how it ended": end is None,
         "a stop text was asked for, and what it cut off was counted or not": bool(request.get("stop")),
         "its call was forced, and forced tokens are counted or not": called and forced,
@@ -176,7 +178,7 @@ def _opener(request: JsonObject, completion: Completion, fmt: Format, model: Mod
     asked = asked_thinking(request)
     if completion.reasoning:
         return model.opener(fmt, thinking=True)
-    thinking = asked if asked is not None else model.thinks in (Thinks.ON, Thinks.ALWAYS)
+    thinking = asked if asked is not None else model.thinks in (ThinkingMode.ON, ThinkingMode.ALWAYS)
     opener = model.opener(fmt, thinking=thinking)
     return opener if opener is Opener.NOBODY else None
 
@@ -217,29 +219,29 @@ def _prompt_ids(exchange: Exchange, fmt: Format, model: Model) -> Ids | None:
 
 def _prompt(identity: str, request: JsonObject, model: Model) -> Prompt:
     asked = asked_thinking(request)
-    by_default = model.thinks is not Thinks.OFF
-    thinking = by_default if asked is None or model.thinks in (Thinks.NEVER, Thinks.ALWAYS) else asked
+    by_default = model.thinks is not ThinkingMode.OFF
+    thinking = by_default if asked is None or model.thinks in (ThinkingMode.NEVER, ThinkingMode.ALWAYS) else asked
     tools = request.get("tools")
     return prompt_of(
         {"id": identity or "-", "messages": request["messages"], "tools": tools or [], "thinking": thinking}
     )
 
 
-def named(one: Observed, value: Json, why: str, *, certain: bool = False, excused: bool = False) -> Ballot:
+def named(one: Observation, value: Json, why: str, *, certain: bool = False, excused: bool = False) -> Vote:
     """The answer's vote for a value."""
-    return Ballot(one.exchange.id, value, one.size, why, certain=certain, excused=excused)
+    return Vote(one.exchange.id, value, one.size, why, certain=certain, excused=excused)
 
 
-def silent(one: Observed, why: str) -> Ballot:
+def silent(one: Observation, why: str) -> Vote:
     """The answer names no value, and says why."""
-    return Ballot(one.exchange.id, None, one.size, why)
+    return Vote(one.exchange.id, None, one.size, why)
 
 
 _PREFIX = "functions."
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class TokenSum:
     """Tokens of one answer. `counted` is the provider's `completion_tokens`.
 
     `text`: what is shown, encoded again, with the grammar of its tool calls; `space`: how many of those the white space
@@ -276,7 +278,7 @@ class Sum:
 
 def sum_of(
     completion: Completion, fmt: Format, opener: Opener, *, ended: bool, raw_markers: bool, prefix_cut: bool
-) -> Sum | str:
+) -> TokenSum | str:
     """The sum of an answer, or why it has none.
 
     `raw_markers`: markers in its content are its tool calls' own, as no `tools` were sent. `prefix_cut`: ids of its
@@ -337,7 +339,7 @@ def _call(call: ToolCall, *, prefix_cut: bool) -> Sequence[str]:
 
 def _token_sum(
     completion: Completion, fmt: Format, opener: Opener, body: Sequence[str | int], counted: int, *, ended: bool
-) -> Sum:
+) -> TokenSum:
     reasoning = None if opener is Opener.NOBODY else completion.reasoning or ""
     closed = reasoning is not None and (bool(body) or ended)
     emitted = len(fmt.assemble(Parts(reasoning, think_closed=closed, body=tuple(body), ended=ended)).ids)
@@ -350,7 +352,7 @@ def _token_sum(
         think -= len(opening(fmt))
     section = any(isinstance(piece, int) for piece in body)
     spelled = None if completion.tool_calls else _spelled(completion, fmt, len(shown), counted)
-    return Sum(
+    return TokenSum(
         counted=counted,
         text=len(shown),
         think=think,

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from pipeline.fingerprints.counts import STRIPPED, TELLING, Counting
-from pipeline.fingerprints.exchanges import Aspect
-from pipeline.fingerprints.observations import Observed, named, silent
-from pipeline.fingerprints.votes import Ballot, Learned, tally
+from pipeline.fingerprints.exchanges import Fidelity
+from pipeline.fingerprints.observations import Observation, named, silent
+from pipeline.fingerprints.votes import Learned, Vote, tally
 from pipeline.proof.answer import texts, texts_of
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.stream_deltas import crossed_boundary, is_cumulative
@@ -30,7 +30,7 @@ SHORT = 40
 """Characters below which the deltas of an answer say nothing: one word is one token and one batch."""
 
 
-def shown_traits(seen: Sequence[Observed], counting: Counting, *, stream: bool) -> dict[TraitName, Learned]:
+def shown_traits(seen: Sequence[Observation], counting: Counting, *, stream: bool) -> dict[TraitName, Learned]:
     """The traits that bytes tell, each with what was learned."""
     found = {
         TraitName.SEAM: seam(seen, counting),
@@ -42,11 +42,11 @@ def shown_traits(seen: Sequence[Observed], counting: Counting, *, stream: bool) 
     return {name: learned for name, learned in found.items() if learned is not None}
 
 
-def _line_end_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _line_end_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Line ends of both kinds in one answer: whoever changes them makes them alike."""
     for one in seen:
         text = "".join(texts(one.completion))
-        if not one.carries(Aspect.TEXT, Aspect.SPACE) or "\r" not in text:
+        if not one.carries(Fidelity.TEXT, Fidelity.SPACE) or "\r" not in text:
             continue
         if re.search(r"(?<!\r)\n", text):
             yield named(one, "kept", "line ends of both kinds came", certain=True)
@@ -54,18 +54,18 @@ def _line_end_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield silent(one, "its line ends are all alike, so they may have been changed")
 
 
-def _body_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _body_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     for one in seen:
         yield named(one, "none", "one body", certain=True)
 
 
-def _delta_ballots(seen: Sequence[Observed], counting: Counting) -> Iterator[Ballot]:
+def _delta_ballots(seen: Sequence[Observation], counting: Counting) -> Iterator[Vote]:
     for one in seen:
         text = "".join(texts(one.completion))
-        if not one.carries(Aspect.TEXT, Aspect.DELTAS) or one.completion.tool_calls or len(text) < SHORT:
+        if not one.carries(Fidelity.TEXT, Fidelity.DELTAS) or one.completion.tool_calls or len(text) < SHORT:
             continue
         if one.sum is None:
-            yield Ballot(one.exchange.id, None, one.size, one.blank)
+            yield Vote(one.exchange.id, None, one.size, one.blank)
         elif one.sum.spelled is not None and (one.sum.canonical or _closes_spelled(one, counting)):
             yield named(one, "tokens", f"{one.sum.spelled} deltas are as many tokens", certain=True)
         elif _are_tokens_by_count(one, counting):
@@ -76,12 +76,12 @@ def _delta_ballots(seen: Sequence[Observed], counting: Counting) -> Iterator[Bal
             yield _other_deltas(one)
 
 
-def _closes_spelled(one: Observed, counting: Counting) -> bool:
+def _closes_spelled(one: Observation, counting: Counting) -> bool:
     hidden = counting.hidden(one.sum) if one.sum else None
     return one.sum is not None and hidden is not None and one.sum.spelled == one.sum.counted - hidden
 
 
-def _are_tokens_by_count(one: Observed, counting: Counting) -> bool:
+def _are_tokens_by_count(one: Observation, counting: Counting) -> bool:
     """Whether each delta is a token, though which one is not certain: half a character may stand in the one before."""
     hidden = counting.hidden(one.sum) if one.sum else None
     deltas = one.completion.deltas or ()
@@ -91,7 +91,7 @@ def _are_tokens_by_count(one: Observed, counting: Counting) -> bool:
     return each and hidden is not None and one.size - hidden == len(deltas)
 
 
-def _other_deltas(one: Observed) -> Ballot:
+def _other_deltas(one: Observation) -> Vote:
     """Batches of tokens, or neither.
 
     Both show themselves among tokens: such a row is not proven by its deltas. Deltas that end inside tokens of the text
@@ -109,13 +109,13 @@ def _other_deltas(one: Observed) -> Ballot:
 _UNMARKED = re.compile(r"functions\.[\w.-]+:\d+")
 
 
-def _marker_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _marker_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers to prompts that declare tools in a message of their own, with no `tools` sent."""
     for one in seen:
         messages = one.request.get("messages")
         listed = messages if isinstance(messages, list) else []
         roles = [message.get("role") for message in listed if isinstance(message, dict)]
-        if one.tools_sent or "tool_declare" not in roles or not one.carries(Aspect.TEXT):
+        if one.tools_sent or "tool_declare" not in roles or not one.carries(Fidelity.TEXT):
             continue
         content = one.completion.content or ""
         if one.completion.tool_calls:
@@ -126,10 +126,10 @@ def _marker_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
             yield named(one, "stripped", "a call without its markers stands in the text", certain=True)
 
 
-def _leak_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
+def _leak_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers to requests with `tools`: whether a control token's name stands in their text all the same."""
     for one in seen:
-        if not one.tools_sent or not one.carries(Aspect.TEXT):
+        if not one.tools_sent or not one.carries(Fidelity.TEXT):
             continue
         names = (*one.fmt.tool_markers(), *_think_names(one))
         text = "".join(texts(one.completion))
@@ -137,7 +137,7 @@ def _leak_ballots(seen: Sequence[Observed]) -> Iterator[Ballot]:
         yield named(one, found is not None, f"{found} stands in the text" if found else "no marker", certain=True)
 
 
-def _think_names(one: Observed) -> tuple[str, ...]:
+def _think_names(one: Observation) -> tuple[str, ...]:
     tokens = (one.fmt.think_open_id, one.fmt.think_close_id)
     return tuple(name for token in tokens if (name := one.fmt.tokenizer.name_of(token)) and "reserved" not in name)
 
@@ -151,9 +151,9 @@ class Edge(StrEnum):
     CONTENT_END = "the end of content"
 
 
-def seam(seen: Sequence[Observed], counting: Counting) -> Learned | None:
+def seam(seen: Sequence[Observation], counting: Counting) -> Learned | None:
     """The trait, from whole answers of copies that carry white space."""
-    whole = [one for one in seen if one.carries(Aspect.TEXT, Aspect.SPACE) and one.ended]
+    whole = [one for one in seen if one.carries(Fidelity.TEXT, Fidelity.SPACE) and one.ended]
     learned = tally(ballot for one in whole if (ballot := _ballot(one, counting)) is not None)
     if learned is None or learned.value != "kept":
         return learned
@@ -167,7 +167,7 @@ def _stripped(learned: Learned) -> Iterator[str]:
         yield f"the count of {many} closes only with white space that was stripped"
 
 
-def _ballot(one: Observed, counting: Counting) -> Ballot | None:
+def _ballot(one: Observation, counting: Counting) -> Vote | None:
     over = None if one.sum is None else counting.over(one.sum)
     if one.sum is not None and over is not None and over < 0 and over == -one.sum.space:
         return named(one, "added", f"{-over} tokens fewer were counted than its white space makes")
@@ -182,7 +182,7 @@ def _is_spaced(text: str) -> bool:
     return text != text.strip()
 
 
-def _unseen(whole: Sequence[Observed], closing: Sequence[Observed]) -> Iterator[str]:
+def _unseen(whole: Sequence[Observation], closing: Sequence[Observation]) -> Iterator[str]:
     """Edges that the route's answers have, and at which too few of those whose count closes show white space.
 
     A count tells nothing of an edge where none was seen: `.` and `.` with a line feed are one token each, and where
@@ -201,7 +201,7 @@ def _unseen(whole: Sequence[Observed], closing: Sequence[Observed]) -> Iterator[
             yield f"{shown[edge]} of {TELLING} answers whose count closes show white space at {edge}"
 
 
-def _edges(one: Observed) -> dict[Edge, bool]:
+def _edges(one: Observation) -> dict[Edge, bool]:
     """The edges that the answer has, and whether white space stands there; not where content ends before calls."""
     reasoning, content = one.completion.reasoning or "", one.completion.content or ""
     found: dict[Edge, bool] = {}
@@ -214,7 +214,7 @@ def _edges(one: Observed) -> dict[Edge, bool]:
     return found
 
 
-def _unvaried(closing: Sequence[Observed], counting: Counting) -> Iterator[str]:
+def _unvaried(closing: Sequence[Observation], counting: Counting) -> Iterator[str]:
     """Shapes of answers with uncounted control tokens, in which added white space would look like one of them."""
     shapes: dict[tuple[int, int], Counter[int]] = {}
     for one in closing:

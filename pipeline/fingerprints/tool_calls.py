@@ -13,36 +13,36 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pipeline.fingerprints.counts import Counting
-from pipeline.fingerprints.exchanges import Aspect
-from pipeline.fingerprints.observations import Observed, id_form, named, silent
-from pipeline.fingerprints.votes import Ballot, Learned, tally
+from pipeline.fingerprints.exchanges import Fidelity
+from pipeline.fingerprints.observations import Observation, id_form, named, silent
+from pipeline.fingerprints.votes import Learned, Vote, tally
 from pipeline.formats.kimi.tokens import SECTION_BEGIN
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json, RefusedError, ToolCall
 
 
-def parsed_traits(seen: Sequence[Observed], counting: Counting) -> dict[TraitName, Learned]:
+def parsed_traits(seen: Sequence[Observation], counting: Counting) -> dict[TraitName, Learned]:
     """The traits of parsed calls; only where the model's own ids and arguments are text (Kimi's layout)."""
     called = [one for one in seen if one.completion.tool_calls and SECTION_BEGIN in one.fmt.tool_markers()]
     arguments = tally(_argument_ballots(called, counting))
     if arguments is not None and arguments.value == "verbatim":
-        unsorted = any(_shows_order(one) for one in called if one.carries(Aspect.ARGUMENTS))
+        unsorted = any(_shows_order(one) for one in called if one.carries(Fidelity.ARGUMENTS))
         arguments = arguments.lacking(() if unsorted else ("no keys came out of order, so they may have been sorted",))
     found = {TraitName.TOOL_IDS: tally(_id_ballots(called)), TraitName.TOOL_ARGUMENTS: arguments}
     return {name: learned for name, learned in found.items() if learned is not None}
 
 
-def _id_ballots(called: Sequence[Observed]) -> Iterator[Ballot]:
+def _id_ballots(called: Sequence[Observation]) -> Iterator[Vote]:
     for one in called:
-        if one.carries(Aspect.CALL_IDS):
+        if one.carries(Fidelity.CALL_IDS):
             form = id_form(one.completion)
             ids = ", ".join(call.id for call in one.completion.tool_calls)[:60]
             yield named(one, form, ids, certain=True, excused=True)
 
 
-def _argument_ballots(called: Sequence[Observed], counting: Counting) -> Iterator[Ballot]:
+def _argument_ballots(called: Sequence[Observation], counting: Counting) -> Iterator[Vote]:
     for one in called:
-        if not one.carries(Aspect.TEXT, Aspect.ARGUMENTS):
+        if not one.carries(Fidelity.TEXT, Fidelity.ARGUMENTS):
             continue
         if _is_odd(one.completion.tool_calls):
             yield named(one, "verbatim", "written as no writer of JSON writes", certain=True)
@@ -54,7 +54,7 @@ def _argument_ballots(called: Sequence[Observed], counting: Counting) -> Iterato
             yield _argument_ballot(one, {one.sum.extra - many for many in hidden})
 
 
-def _argument_ballot(one: Observed, over: set[int]) -> Ballot:
+def _argument_ballot(one: Observation, over: set[int]) -> Vote:
     """`over`: tokens that the arguments as shown do not explain, in each way that the route may count."""
     others = {many - added for many in over for added in _added(one)}
     if 0 in over and 0 in others:
@@ -89,7 +89,7 @@ def _is_odd(calls: Sequence[ToolCall]) -> bool:
     return any((ways := _written(call)) and call.arguments not in ways for call in calls)
 
 
-def _added(one: Observed) -> set[int]:
+def _added(one: Observation) -> set[int]:
     """How many tokens more the calls have when written in each other way, all of them in the same.
 
     A way whose text has no tokens (half a surrogate pair, written out) is none that an answer could come in.
@@ -107,11 +107,11 @@ def _added(one: Observed) -> set[int]:
     return found
 
 
-def _length(one: Observed, call: ToolCall) -> int:
+def _length(one: Observation, call: ToolCall) -> int:
     return len(one.fmt.tokenizer.encode(call.arguments))
 
 
-def _shows_order(one: Observed) -> bool:
+def _shows_order(one: Observation) -> bool:
     """Whether some arguments have keys in an order that sorting would change."""
     for call in one.completion.tool_calls:
         try:

@@ -22,7 +22,7 @@ DISSENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ballot:
+class Vote:
     """What one answer of `size` tokens says: a value, or None where it names none, and `why` in words.
 
     `certain`: bytes say so, and no count is needed. `excused`: its own bytes or deltas explain why it differs, so a row
@@ -42,7 +42,7 @@ class Learned:
     """A trait, what spoke against it, and what its proof lacks."""
 
     trait: Trait
-    against: tuple[Ballot, ...] = ()
+    against: tuple[Vote, ...] = ()
     lacks: tuple[str, ...] = ()
 
     @property
@@ -56,7 +56,7 @@ class Learned:
         return replace(self, trait=replace(self.trait, proven=not missing), lacks=missing)
 
 
-def tally(ballots: Iterable[Ballot], *, worst: Sequence[Json] = ()) -> Learned | None:
+def tally(ballots: Iterable[Vote], *, worst: Sequence[Json] = ()) -> Learned | None:
     """The value that most votes name, or the worst that was seen, where `worst` ranks them; None without a ballot.
 
     An answer on which a route did better than its worst speaks against nothing.
@@ -81,7 +81,7 @@ def _same(one: Json, other: Json) -> bool:
     return _key(one) == _key(other)
 
 
-def _winner(named: Sequence[Ballot], worst: Sequence[Json]) -> Json:
+def _winner(named: Sequence[Vote], worst: Sequence[Json]) -> Json:
     seen = Counter(_key(ballot.value) for ballot in named)
     for value in worst:
         if seen[_key(value)]:
@@ -89,7 +89,7 @@ def _winner(named: Sequence[Ballot], worst: Sequence[Json]) -> Json:
     return max(named, key=lambda ballot: seen[_key(ballot.value)]).value
 
 
-def _missing(votes: Sequence[Ballot], against: Sequence[Ballot]) -> list[str]:
+def _missing(votes: Sequence[Vote], against: Sequence[Vote]) -> list[str]:
     missing = []
     if len(votes) < ENOUGH:
         missing.append(f"{len(votes)} of {ENOUGH} votes")

@@ -50,7 +50,7 @@ class AttestationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Attested:
+class Attestation:
     """What a believed attestation says.
 
     `contracts` holds (route, feature) pairs; `live` when the oldest live cassette was recorded, by route and model
@@ -102,7 +102,7 @@ def read_public_key(path: Path) -> SSlibKey:
         raise AttestationError(what, f"rm {path} && {PROVE}") from error
 
 
-def read_attestation(path: Path, trusted: Trusted, now: datetime) -> Attested:
+def read_attestation(path: Path, trusted: Trusted, now: datetime) -> Attestation:
     """Verify, then read. `now` must carry a time zone. Raises AttestationError."""
     raw = _read(path)
     envelope = _envelope(raw, path)
@@ -151,12 +151,12 @@ def _signer(envelope: Envelope, trusted: Trusted, path: Path) -> tuple[str, Scop
     return keyid, scope
 
 
-def _attested(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attested:
+def _attested(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attestation:
     """The payload as a value. Raises ValueError, KeyError or TypeError for what is not a whole, passed test result."""
     predicate = statement["predicate"]
     for problem in _faults(statement, predicate, scope):
         raise ValueError(problem)
-    return Attested(
+    return Attestation(
         scope=scope,
         keyid=keyid,
         issued=_time(predicate["issuedAt"]),
@@ -191,7 +191,7 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _require_in_lifetime(attested: Attested, now: datetime) -> None:
+def _require_in_lifetime(attested: Attestation, now: datetime) -> None:
     limit = LIFETIME[attested.scope]
     if attested.issued > now:
         what = f"the attestation is from the future: issued {attested.issued.isoformat()}, now {now.isoformat()}"

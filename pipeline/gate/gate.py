@@ -20,8 +20,8 @@ from pipeline.base.money import pico, usd_text
 from pipeline.base.paths import ROOT
 from pipeline.gate import digests, environment
 from pipeline.gate.attestation import (
+    Attestation,
     AttestationError,
-    Attested,
     Scope,
     attestation_path,
     read_attestation,
@@ -108,7 +108,7 @@ class Standing:
     """How the tree and this process stand, whatever the job."""
 
     objections: tuple[Objection, ...]
-    attested: Attested | None = None
+    attested: Attestation | None = None
     digests: Mapping[str, str] | None = None
     tiny_tokenizer: str = ""
     probes: str = ""
@@ -150,7 +150,7 @@ def examine(
         seen = environment.observe() if runtime is None else runtime
         objections = [*_environment(seen, root)]
         found: dict[str, str] = {}
-        attested: Attested | None = None
+        attested: Attestation | None = None
         try:
             path = attestation_path() if attestation is None else attestation
             attested = read_attestation(path, trusted_keys(root, keys), now or datetime.now(UTC))
@@ -311,7 +311,7 @@ CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...
 )
 
 
-def _permit(job: Job, attested: Attested, found: Mapping[str, str]) -> Permit:
+def _permit(job: Job, attested: Attestation, found: Mapping[str, str]) -> Permit:
     return Permit(job, attested.scope, job.budget_usd, attested.expires, attested.sha256, dict(found))
 
 

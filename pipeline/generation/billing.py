@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from pipeline.base.money import PICO_PER_USD, pico
-from pipeline.base.redaction import quoted
-from pipeline.generation.ledger import Answered
+from pipeline.base.redaction import redact
+from pipeline.generation.ledger import LedgerAnswer
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Reason, RefusedError
 
@@ -68,15 +68,15 @@ class Judgement:
     refuses: str = "the provider refuses this run, with status"
 
 
-Judge: TypeAlias = Callable[[Answered], Judgement]
+Judge: TypeAlias = Callable[[LedgerAnswer], Judgement]
 
 
-def verdict_of(answer: Answered) -> Verdict:
+def verdict_of(answer: LedgerAnswer) -> Verdict:
     """What the answer makes of its request, without its bill."""
     return judged(answer).verdict
 
 
-def judged(answer: Answered) -> Judgement:
+def judged(answer: LedgerAnswer) -> Judgement:
     """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
 
     A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
@@ -110,7 +110,7 @@ def bill_of(raw: bytes) -> Bill:
     return Bill(_cost(usage), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
 
-def completion_of(answer: Answered, *, stream: bool) -> Completion:
+def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
     """The Completion that the answer is; RefusedError for an error status, a cut body, or another form than asked."""
     is_json = answer.raw.lstrip()[:1] == b"{"
     if answer.status != OK:
@@ -132,13 +132,13 @@ def completion_of(answer: Answered, *, stream: bool) -> Completion:
         ) from error
 
 
-def error_text(answer: Answered) -> str:
+def error_text(answer: LedgerAnswer) -> str:
     """Status and the message of an error body, short enough for a sentence."""
     for value in _objects(answer.raw):
         error = value.get("error")
         message = error.get("message") if isinstance(error, dict) else error
         if isinstance(message, str):
-            return f"{answer.status}: {quoted(message, 200)}"
+            return f"{answer.status}: {redact(message, 200)}"
     return f"{answer.status}: {len(answer.raw)} bytes without an error message"
 
 

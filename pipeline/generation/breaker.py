@@ -25,7 +25,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from pipeline.base.money import usd_text
-from pipeline.generation.outcome import Fate, Outcome
+from pipeline.generation.outcome import Outcome, Status
 from pipeline.records import Completion, Reason, Refusal, TokenRow
 
 CANARIES = 32
@@ -84,7 +84,7 @@ SIGNS_OF: Mapping[Reason, Sign] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RowSigns:
     """One row that was answered, or whose request is lost: its signs, and pico-dollars.
 
     `pico` is its worst case where nothing is settled; `cost` is None there.
@@ -133,10 +133,10 @@ class _Window:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.rows: deque[Seen] = deque()
+        self.rows: deque[RowSigns] = deque()
         self.counts: Counter[Sign] = Counter()
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: RowSigns) -> None:
         self.rows.append(seen)
         self.counts.update(seen.signs)
         if len(self.rows) > self.size:
@@ -149,16 +149,16 @@ class _Recent:
     def __init__(self) -> None:
         self.slow, self.quick, self.settled = _Window(WINDOW), _Window(QUICK), _Window(COST_WINDOW)
         self.baseline: float | None = None
-        self._first: list[Seen] = []
+        self._first: list[RowSigns] = []
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: RowSigns) -> None:
         self.slow.add(seen)
         self.quick.add(seen)
         if seen.cost is not None:
             self.settled.add(seen)
             self._measure(seen)
 
-    def _measure(self, seen: Seen) -> None:
+    def _measure(self, seen: RowSigns) -> None:
         """The cost of an accepted row, from the first that there were."""
         if self.baseline is None:
             self._first.append(seen)
@@ -175,7 +175,7 @@ class Breaker:
         self._all = _Recent()
         self.trip: Trip | None = None
 
-    def see(self, seen: Seen) -> Trip | None:
+    def see(self, seen: RowSigns) -> Trip | None:
         """Judge one more row; the trip that it causes. The first trip of a run stands and is not repeated."""
         recent = self._recent.setdefault(seen.dataset, _Recent())
         recent.add(seen)
@@ -221,12 +221,12 @@ class Breaker:
             yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(seen.pico for seen in rows))
 
 
-def _each(rows: Collection[Seen]) -> float:
+def _each(rows: Collection[RowSigns]) -> float:
     """Pico-dollars an accepted row, what was refused being paid for too."""
     return sum(seen.cost or 0 for seen in rows) / max(sum(seen.accepted for seen in rows), 1)
 
 
-def _shown(rows: Collection[Seen], sign: Sign) -> tuple[tuple[str, ...], int]:
+def _shown(rows: Collection[RowSigns], sign: Sign) -> tuple[tuple[str, ...], int]:
     """The first rows in the window that bear the sign, and what was spent from the first of them on."""
     bearing = [seen.row for seen in rows if sign in seen.signs]
     first = next(position for position, seen in enumerate(rows) if sign in seen.signs)
@@ -241,23 +241,23 @@ def limits_of(changes: Mapping[Sign, float]) -> dict[Sign, float]:
 CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
-def seen_of(outcome: Outcome, row: TokenRow | Refusal | None) -> Seen | None:
+def row_signs_of(outcome: Outcome, row: TokenRow | Refusal | None) -> RowSigns | None:
     """What the breaker is shown; None for a row that was turned away free of charge, or not asked in this session.
 
     An answer found in the ledger says nothing of how the provider does now: a run that was killed would for ever pause
     on what the kill itself had left.
     """
     prompt = outcome.row.prompt
-    if outcome.fate is Fate.AGAIN or outcome.request is None or not outcome.sent:
+    if outcome.fate is Status.AGAIN or outcome.request is None or not outcome.sent:
         return None
     signs = frozenset(_signs(outcome, row))
-    return Seen(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
+    return RowSigns(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
 
 
 def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
     if outcome.cost is not None and outcome.cost > outcome.worst_pico:
         yield Sign.OVERCHARGED
-    if outcome.fate is Fate.UNKNOWN:
+    if outcome.fate is Status.UNKNOWN:
         yield from (Sign.ERROR, Sign.REFUSED)
     if isinstance(row, Refusal):
         yield Sign.REFUSED

@@ -16,7 +16,7 @@ from pipeline.base.json_lines import canonical
 from pipeline.datasets.adapters.messages import NAME as MESSAGES
 from pipeline.datasets.audit import Audit, Auditor, audit_of, defaults_of
 from pipeline.datasets.control_text import spelled_by
-from pipeline.datasets.features import ROW_BY_ROW, Feature, seen_in
+from pipeline.datasets.features import ROW_BY_ROW, Feature, findings_in
 from pipeline.gate.gate import Standing, covered, record_live, way_of
 from pipeline.generation.plan import Cover, Plan
 from pipeline.records import PROVE, SERVED_APIS, Json, Prompt, Reason, Refusal, Route
@@ -107,7 +107,7 @@ def uncovered(prompt: Prompt, plan: Plan) -> Refusal | None:
     """The refusal of a prompt that uses more than the gate allowed this run to send."""
     if plan.cover is None:
         return None
-    for seen in seen_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
+    for seen in findings_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
         if str(seen.feature) not in plan.cover.features:
             why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {seen.feature}: {seen.what}"
             return Refusal(Reason.UNCOVERED, why, field=seen.where or "dataset")

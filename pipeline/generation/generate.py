@@ -25,14 +25,14 @@ from pathlib import Path
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ROOT, ledger_path
 from pipeline.base.prompts import RefusedLine
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.datasets.sources import SourceError
 from pipeline.gate.digests import DigestError, changed, tree_digests
 from pipeline.gate.gate import Permit
-from pipeline.generation.breaker import Trip, seen_of, trip_message
+from pipeline.generation.breaker import Trip, row_signs_of, trip_message
 from pipeline.generation.coverage import uncovered
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.generation.outcome import Fate, Outcome, Row, guarded
+from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
 from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, TROUBLE, UNUSABLE, StopError
 from pipeline.generation.plan import Plan
 from pipeline.generation.run import Progress, Run, begin, now_text
@@ -211,7 +211,7 @@ def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
     if isinstance(line, RefusedLine):
         _refuse(run, Quarantined(line.id, line.refusal, {"file": line.file, "line": line.line}))
         return None
-    found = guarded(lambda: uncovered(line, run.plan) or _askable(run, line))
+    found = refusing_errors(lambda: uncovered(line, run.plan) or _askable(run, line))
     if isinstance(found, Row):
         return found
     _refuse(run, Quarantined(line.id, found, dataset=line.dataset))
@@ -226,12 +226,12 @@ def _askable(run: Run, prompt: Prompt) -> Row | Refusal:
 def _take(run: Run, outcome: Outcome) -> None:
     prompt, answer, tally = outcome.row.prompt, outcome.answer, run.tally
     tally.asked += outcome.sent
-    tally.from_ledger += not outcome.sent and outcome.fate is Fate.ANSWERED
+    tally.from_ledger += not outcome.sent and outcome.fate is Status.ANSWERED
     tally.spent_pico = tally.spent_before + run.budget.used.pico
     row: TokenRow | Refusal | None = None
-    if outcome.fate is Fate.UNKNOWN:
+    if outcome.fate is Status.UNKNOWN:
         tally.lose(prompt.id)
-    elif outcome.fate is Fate.AGAIN:
+    elif outcome.fate is Status.AGAIN:
         tally.again += 1
     elif isinstance(answer, Completion):
         row = _prove(run, outcome, answer)
@@ -247,7 +247,7 @@ def _tell(run: Run, outcome: Outcome, row: TokenRow | Refusal | None) -> None:
     said |= {"reason": str(row.reason)} if isinstance(row, Refusal) else {}
     fate = "accepted" if isinstance(row, TokenRow) else "refused" if row is not None else str(outcome.fate)
     run.events.write("row", id=outcome.row.prompt.id, fate=fate, usd=usd_text(outcome.pico), **said)
-    if (seen := seen_of(outcome, row)) is not None:
+    if (seen := row_signs_of(outcome, row)) is not None:
         _pause(run, run.breaker.see(seen))
     if seen is not None and outcome.cost is not None:
         _pause(run, run.forecast.see(outcome.cost))
@@ -257,7 +257,7 @@ def _tell(run: Run, outcome: Outcome, row: TokenRow | Refusal | None) -> None:
 
 def _prove(run: Run, outcome: Outcome, completion: Completion) -> TokenRow | Refusal:
     prompt = outcome.row.prompt
-    row = guarded(lambda: _proven(run, prompt, completion))
+    row = refusing_errors(lambda: _proven(run, prompt, completion))
     if isinstance(row, Refusal):
         ids = completion.token_ids if outcome.request is None else None
         refused = Quarantined(prompt.id, row, request=outcome.request, dataset=prompt.dataset, token_ids=ids)
@@ -276,7 +276,7 @@ def _proven(run: Run, prompt: Prompt, completion: Completion) -> TokenRow | Refu
 
 def _refuse(run: Run, refused: Quarantined) -> None:
     """A detail may hold a provider's own words (a model's name, a finish reason): no secret stands in what is kept."""
-    detail = quoted(refused.refusal.detail, MOST_OF_A_DETAIL)
+    detail = redact(refused.refusal.detail, MOST_OF_A_DETAIL)
     refused = replace(refused, refusal=replace(refused.refusal, detail=detail))
     run.folder.refuse(refused)
     run.tally.refused += 1

@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class LedgerAnswer:
     """What came back, byte for byte: a JSON body or the text of a stream, errors included."""
 
     status: int
@@ -71,7 +71,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One attempt at one request, as the ledger has it."""
 
     identity: str
@@ -79,7 +79,7 @@ class Entry:
     state: State
     worst_pico: int
     cost_pico: int | None = None
-    answer: Answered | None = None
+    answer: LedgerAnswer | None = None
     note: str | None = None
 
 
@@ -97,7 +97,7 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class LedgerExchange:
     """A request with the answer that was written down: bytes as sent and as they came, and when (UTC, ISO 8601)."""
 
     identity: str
@@ -105,7 +105,7 @@ class Exchanged:
     route: str
     model: str
     body: bytes
-    answer: Answered
+    answer: LedgerAnswer
     answered_at: str
 
 
@@ -151,7 +151,7 @@ class Ledger:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def find(self, identity: str, attempt: int | None = None) -> Entry | None:
+    def find(self, identity: str, attempt: int | None = None) -> LedgerEntry | None:
         """The latest attempt at this request, or the one asked for, with its answer where there is one."""
         row = self._db.execute(
             f"{ENTRY} WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
@@ -159,7 +159,7 @@ class Ledger:
         ).fetchone()
         return None if row is None else _entry(row)
 
-    def claim(self, request: Request, hold: Callable[[], None], *, resend_unknown: bool = False) -> Entry:
+    def claim(self, request: Request, hold: Callable[[], None], *, resend_unknown: bool = False) -> LedgerEntry:
         """The right to send, as a RESERVED entry; or the entry that stands in the way: answered, settled, unknown.
 
         `hold` takes the worst case from the budget and is called only where a new reservation is made; what it raises
@@ -174,9 +174,9 @@ class Ledger:
         hold()
         attempt = 1 if last is None else last.attempt + 1
         self._insert(request, attempt)
-        return Entry(request.identity, attempt, State.RESERVED, request.worst_pico)
+        return LedgerEntry(request.identity, attempt, State.RESERVED, request.worst_pico)
 
-    def answer(self, entry: Entry, answer: Answered) -> None:
+    def answer(self, entry: LedgerEntry, answer: LedgerAnswer) -> None:
         """Write the answer down, before anything is made of it."""
         changes = "state = 'answered', note = NULL, answered_at = ?"
         self._move(entry, (State.RESERVED, State.UNKNOWN), changes, (self._now(),))
@@ -184,12 +184,14 @@ class Ledger:
         values = (entry.identity, entry.attempt, answer.status, answer.generation_id, headers, answer.raw)
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", values)
 
-    def settle(self, entry: Entry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
+    def settle(self, entry: LedgerEntry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
         """The price is known: `cost_pico`, and the provider's counts of prompt and completion tokens."""
         changes = "state = 'settled', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
         self._move(entry, (State.ANSWERED,), changes, (cost_pico, *tokens, self._now()))
 
-    def reconcile(self, entry: Entry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
+    def reconcile(
+        self, entry: LedgerEntry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)
+    ) -> None:
         """The provider was asked again what it had billed: `cost_pico`; where that is nothing, it may be asked anew."""
         state = State.SETTLED if cost_pico else State.FAILED_FREE
         changes = f"state = '{state}', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
@@ -204,7 +206,7 @@ class Ledger:
         )
         return [int(cost) for (cost,) in rows]
 
-    def unsettled(self, api: str) -> list[Entry]:
+    def unsettled(self, api: str) -> list[LedgerEntry]:
         """Answers whose cost is not known, and requests of unknown fate, oldest first, with what came of them."""
         rows = self._db.execute(
             f"{ENTRY} WHERE api = ? AND state IN ('answered', 'unknown') ORDER BY reserved_at",
@@ -212,11 +214,11 @@ class Ledger:
         )
         return [_entry(row) for row in rows]
 
-    def fail_free(self, entry: Entry, why: str) -> None:
+    def fail_free(self, entry: LedgerEntry, why: str) -> None:
         """Nothing was billed: the request never left, or was turned away."""
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'failed_free', cost_pico = 0, note = ?", (why,))
 
-    def lose(self, entry: Entry, why: str) -> None:
+    def lose(self, entry: LedgerEntry, why: str) -> None:
         """The request was sent and no answer came, or one in doubt: it may have been billed."""
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'unknown', note = ?", (why,))
 
@@ -275,7 +277,7 @@ class Ledger:
         self._db.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", values)  # noqa: S608 - constant text
         self._db.execute("INSERT OR IGNORE INTO bodies VALUES (?, ?)", (request.identity, request.body))
 
-    def _move(self, entry: Entry, states: tuple[State, ...], changes: str, values: tuple[object, ...]) -> None:
+    def _move(self, entry: LedgerEntry, states: tuple[State, ...], changes: str, values: tuple[object, ...]) -> None:
         allowed = ", ".join(f"'{state}'" for state in states)
         sql = f"UPDATE requests SET {changes} WHERE identity = ? AND attempt = ? AND state IN ({allowed})"  # noqa: S608 - constant text
         if self._db.execute(sql, (*values, entry.identity, entry.attempt)).rowcount != 1:
@@ -309,7 +311,7 @@ def listing(path: Path) -> list[Spend]:
         return [Spend(day, api, route, data, State(state), n, pico) for day, api, route, data, state, n, pico in rows]
 
 
-def exchanged(path: Path, run: str) -> list[Exchanged]:
+def exchanged(path: Path, run: str) -> list[LedgerExchange]:
     """Every request of one run that has an answer, errors included, in order of sending. Raises LedgerError."""
     with reading(path) as db:
         if db is None:
@@ -320,7 +322,9 @@ def exchanged(path: Path, run: str) -> list[Exchanged]:
             (run,),
         ).fetchall()
     return [
-        Exchanged(key, row, route, model, body, Answered(status, raw, json.loads(headers), generation_id), answered_at)
+        LedgerExchange(
+            key, row, route, model, body, LedgerAnswer(status, raw, json.loads(headers), generation_id), answered_at
+        )
         for key, row, route, model, body, status, raw, headers, generation_id, answered_at in rows
     ]
 
@@ -332,9 +336,9 @@ def _spent(db: sqlite3.Connection, **keys: str | None) -> int:
     return int(row[0])
 
 
-def _entry(row: tuple[object, ...]) -> Entry:
+def _entry(row: tuple[object, ...]) -> LedgerEntry:
     identity_, attempt, state, worst, cost, note, status, raw, headers, generation_id = row
     answer = None
     if raw is not None:
-        answer = Answered(int(str(status)), raw, json.loads(str(headers)), generation_id)  # type: ignore[arg-type]
-    return Entry(str(identity_), int(str(attempt)), State(str(state)), int(str(worst)), cost, answer, note)  # type: ignore[arg-type]
+        answer = LedgerAnswer(int(str(status)), raw, json.loads(str(headers)), generation_id)  # type: ignore[arg-type]
+    return LedgerEntry(str(identity_), int(str(attempt)), State(str(state)), int(str(worst)), cost, answer, note)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from pipeline.generation.billing import Bill
-from pipeline.generation.ledger import Answered, Entry, Ledger, State
+from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, State
 from pipeline.generation.ledger_schema import LedgerError
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ Work: TypeAlias = "tuple[Operation, asyncio.Future[object]]"
 LARGEST_BATCH = 256
 
 
-class Scribe:
+class LedgerWriter:
     """Runs operations on one ledger, in order, from any number of tasks of one event loop."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -53,7 +53,7 @@ class Scribe:
             self._queue.put(self._waiting)
             self._waiting = []
 
-    async def keep(self, entry: Entry, answer: Answered, bill: Bill | None = None) -> None:
+    async def keep(self, entry: LedgerEntry, answer: LedgerAnswer, bill: Bill | None = None) -> None:
         """Write a paid answer down, in the ledger or, where that fails, in a spill file. Raises LedgerError, then.
 
         With a `bill` that names its cost it is settled in the same commit.
@@ -99,7 +99,7 @@ class Scribe:
         return outcomes
 
 
-def spill(ledger: Path, entry: Entry, answer: Answered) -> Path:
+def spill(ledger: Path, entry: LedgerEntry, answer: LedgerAnswer) -> Path:
     """Write one answer beside the ledger, whole and on disk. Raises OSError."""
     folder = _spill_folder(ledger)
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,11 +137,11 @@ def read_spill(ledger: Ledger) -> int:
     return len(paths)
 
 
-def _spilled(path: Path) -> Answered:
+def _spilled(path: Path) -> LedgerAnswer:
     try:
         kept = json.loads(path.read_text("ascii"))
         raw = base64.b64decode(kept["raw"], validate=True)
-        return Answered(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
+        return LedgerAnswer(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from pipeline.base.redaction import quoted
-from pipeline.proof.reconstruct import Asked
+from pipeline.base.redaction import redact
+from pipeline.proof.reconstruct import Expected
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 
 T = TypeVar("T")
 
 
-class Fate(StrEnum):
+class Status(StrEnum):
     """`unknown`: sent, perhaps billed, and no answer to show for it. `again`: turned away for now, free of charge."""
 
     ANSWERED = "answered"
@@ -42,7 +42,7 @@ class Outcome:
     """
 
     row: Row
-    fate: Fate
+    fate: Status
     answer: Completion | Refusal | None = None
     request: str | None = None
     sent: bool = True
@@ -51,7 +51,7 @@ class Outcome:
     worst_pico: int = 0
 
 
-def guarded(make: Callable[[], T]) -> T | Refusal:
+def refusing_errors(make: Callable[[], T]) -> T | Refusal:
     """What `make` gives, or why the row is refused. An error that nobody foresaw would else stop every resume at it."""
     try:
         return make()
@@ -62,15 +62,15 @@ def guarded(make: Callable[[], T]) -> T | Refusal:
     except RecursionError:
         return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program", field="response")
     except Exception as error:  # noqa: BLE001 - as said above; the raw answer lies in the ledger, for a program that can
-        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {quoted(str(error), 200)}", field="response")
+        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {redact(str(error), 200)}", field="response")
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Something that answers rows: a hosted API a row at a time, a local model in batches."""
 
     batch: int
     workers: int
-    asked: Asked
+    asked: Expected
 
     def refusal(self, row: Row) -> Refusal | None:
         """Why this row cannot be asked at all, found before anything is sent."""

@@ -23,10 +23,10 @@ from typing import Protocol, TypeVar
 
 from pipeline.generation.billing import Bill, Judge, Judgement, Verdict, judged
 from pipeline.generation.budget import Amount, Budget, BudgetError
-from pipeline.generation.engines.openrouter import Answer, NoAnswerError
-from pipeline.generation.ledger import Answered, Entry, Ledger, Request, State
+from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError
+from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, Request, State
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.generation.ledger_writer import Scribe
+from pipeline.generation.ledger_writer import LedgerWriter
 from pipeline.records import Json
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class StopError(Exception):
 class Sender(Protocol):
     """A client that sends one body and gives the answer's bytes back."""
 
-    async def send(self, body: bytes) -> Answer:
+    async def send(self, body: bytes) -> HttpAnswer:
         """Raises NoAnswerError where no status came back."""
         ...
 
@@ -63,7 +63,7 @@ class Reply:
     `sent` is False for one found in the ledger.
     """
 
-    entry: Entry
+    entry: LedgerEntry
     sent: bool
     again: bool = False
     """It was turned away for now, or never left, free of charge: it may be asked again, `wait` seconds later."""
@@ -72,10 +72,10 @@ class Reply:
     why: str = ""
 
 
-class Desk:
+class PaidClient:
     """Asks questions of one run, from any number of tasks."""
 
-    def __init__(self, scribe: Scribe, budget: Budget, client: Sender, *, resend_unknown: bool = False) -> None:
+    def __init__(self, scribe: LedgerWriter, budget: Budget, client: Sender, *, resend_unknown: bool = False) -> None:
         self._scribe = scribe
         self._budget = budget
         self._client = client
@@ -105,7 +105,7 @@ class Desk:
         self._closed = True
         self._wake()
 
-    async def _claim(self, request: Request, worst: Amount) -> Entry:
+    async def _claim(self, request: Request, worst: Amount) -> LedgerEntry:
         while True:
             freed = self._freed
             self._require_open()
@@ -117,7 +117,7 @@ class Desk:
                     raise StopError(str(error), BUDGET_SPENT) from error
             await freed.wait()
 
-    def _reserved(self, ledger: Ledger, request: Request, worst: Amount) -> Entry:
+    def _reserved(self, ledger: Ledger, request: Request, worst: Amount) -> LedgerEntry:
         return ledger.claim(request, lambda: self._budget.reserve(worst), resend_unknown=self._resend_unknown)
 
     def _wake(self) -> None:
@@ -125,7 +125,7 @@ class Desk:
         self._freed.set()
         self._freed = asyncio.Event()
 
-    async def _send(self, request: Request, entry: Entry, worst: Amount, judge: Judge) -> Reply:
+    async def _send(self, request: Request, entry: LedgerEntry, worst: Amount, judge: Judge) -> Reply:
         try:
             answer = await self._client.send(request.body)
         except NoAnswerError as error:
@@ -134,16 +134,16 @@ class Desk:
             self._budget.settle(worst, worst)
             await self._scribe.do(lambda ledger: ledger.lose(entry, "the run was broken off while it was in flight"))
             raise
-        kept = Answered(answer.status, answer.raw, _headers(answer), answer.generation_id)
+        kept = LedgerAnswer(answer.status, answer.raw, _headers(answer), answer.generation_id)
         try:
             judgement = await self._kept(entry, kept, judge)
         except LedgerError as error:
             self._budget.settle(worst, worst)
             raise StopError(str(error)) from error
         reply = await self._judged(replace(entry, state=State.ANSWERED, answer=kept), worst, judgement)
-        return replace(reply, wait=named_wait(answer)) if reply.again else reply
+        return replace(reply, wait=retry_after_seconds(answer)) if reply.again else reply
 
-    async def _kept(self, entry: Entry, answer: Answered, judge: Judge) -> Judgement:
+    async def _kept(self, entry: LedgerEntry, answer: LedgerAnswer, judge: Judge) -> Judgement:
         """Write the answer down, settled at once where it is one that names its price; what it makes of the request.
 
         Raises LedgerError.
@@ -156,7 +156,7 @@ class Desk:
         await self._scribe.keep(entry, answer, judgement.bill if judgement.verdict is Verdict.KEPT else None)
         return judgement
 
-    async def _unanswered(self, entry: Entry, worst: Amount, error: NoAnswerError) -> Reply:
+    async def _unanswered(self, entry: LedgerEntry, worst: Amount, error: NoAnswerError) -> Reply:
         if error.sent:
             self._budget.settle(worst, worst)
             await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, str(error))))
@@ -166,7 +166,7 @@ class Desk:
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, str(error))))
         return Reply(entry, sent=False, again=True, why=str(error))
 
-    async def _found(self, entry: Entry, judge: Judge) -> Reply | None:
+    async def _found(self, entry: LedgerEntry, judge: Judge) -> Reply | None:
         """What the ledger has, by the rules of a fresh answer; None where it may be asked again now."""
         if entry.state is not State.ANSWERED or entry.answer is None:
             return Reply(entry, sent=False)
@@ -180,7 +180,7 @@ class Desk:
         freed = await self._freed_of(entry, why)
         return Reply(freed, sent=False) if verdict is Verdict.REFUSED else None
 
-    async def _judged(self, entry: Entry, worst: Amount, judgement: Judgement) -> Reply:
+    async def _judged(self, entry: LedgerEntry, worst: Amount, judgement: Judgement) -> Reply:
         verdict, bill, why = judgement.verdict, judgement.bill, judgement.why
         if verdict is Verdict.KEPT:
             self._lost_in_a_row = 0
@@ -198,12 +198,12 @@ class Desk:
             raise StopError(f"{judgement.refuses} {why}. Nothing was billed for it")
         return Reply(freed, sent=True, again=verdict is Verdict.LATER, why=f"status {why}")
 
-    async def _freed_of(self, entry: Entry, why: str) -> Entry:
+    async def _freed_of(self, entry: LedgerEntry, why: str) -> LedgerEntry:
         """The entry as free of charge."""
         await self._written(self._scribe.do(lambda ledger: ledger.fail_free(entry, why)))
         return replace(entry, state=State.FAILED_FREE, cost_pico=0)
 
-    async def _lost(self, entry: Entry, why: str) -> Entry:
+    async def _lost(self, entry: LedgerEntry, why: str) -> LedgerEntry:
         """The entry as unknown, its answer kept: it counts at its worst case and is sent again only if asked."""
         await self._written(self._scribe.do(lambda ledger: ledger.lose(entry, why)))
         return replace(entry, state=State.UNKNOWN, note=why)
@@ -216,7 +216,7 @@ class Desk:
                 f" {why.rstrip('.')}. Run the same command again later: nothing that was answered is asked again"
             )
 
-    async def _settled(self, entry: Entry, bill: Bill) -> Entry:
+    async def _settled(self, entry: LedgerEntry, bill: Bill) -> LedgerEntry:
         """Settle an answered entry if its cost is known; else it counts at its worst case until it is reconciled."""
         cost = bill.cost_pico
         if cost is None:
@@ -247,7 +247,7 @@ class Desk:
             )
 
 
-def _headers(answer: Answer) -> dict[str, Json]:
+def _headers(answer: HttpAnswer) -> dict[str, Json]:
     kept: dict[str, Json] = {
         "content_type": answer.content_type,
         "complete": answer.complete,
@@ -264,7 +264,7 @@ def _used(bill: Bill, worst: Amount) -> Amount:
     return Amount(bill.cost_pico, tokens, 1)
 
 
-def named_wait(answer: Answer, now: datetime | None = None) -> float | None:
+def retry_after_seconds(answer: HttpAnswer, now: datetime | None = None) -> float | None:
     """Seconds that the provider asks to wait, None where it names none.
 
     Retry-After is seconds or a date (RFC 9110, 10.2.3); X-RateLimit-Reset is milliseconds since 1970 (OpenRouter), in

@@ -35,7 +35,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often a request is tried in all, and the waits in seconds: `first` doubles up to `longest`."""
 
     attempts: int = 6
@@ -44,7 +44,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class BreakerPolicy:
     """What the breaker holds a run to: limits that differ from its own, and the kinds of trip that are accepted.
 
     `resume`: a run that the breaker paused may go on.
@@ -91,8 +91,8 @@ class Plan:
     resend_unknown: bool = False
     privacy: Privacy = field(default_factory=Privacy)
     caps: Caps = Caps()
-    patience: Patience = Patience()
-    watch: Watch = Watch()
+    patience: RetryPolicy = RetryPolicy()
+    watch: BreakerPolicy = BreakerPolicy()
     dataset: str = ""
     cover: Cover | None = None
 
@@ -101,22 +101,22 @@ class Plan:
         rows = lines_of(self.dataset, self.prompts) if self.dataset else read_prompts(self.prompts)
         return islice(rows, self.limit)
 
-    def scope(self) -> Scope:
+    def scope(self) -> PromptsFile:
         """What the whole source holds. Raises OSError, SourceError."""
         if self.dataset and not is_prepared(self.prompts):
-            return Scope(*size_of(self.dataset, self.prompts))
-        return scope_of(self.prompts)
+            return PromptsFile(*size_of(self.dataset, self.prompts))
+        return prompts_file_of(self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PromptsFile:
     """What the prompts file holds: its sha256, and how many lines that are not blank."""
 
     sha256: str
     lines: int
 
 
-def scope_of(path: Path) -> Scope:
+def prompts_file_of(path: Path) -> PromptsFile:
     """Read the whole file once. Raises OSError."""
     digest, lines, filled = hashlib.sha256(), 0, False
     with path.open("rb") as file:
@@ -125,10 +125,10 @@ def scope_of(path: Path) -> Scope:
             filled = filled or bool(part.strip())
             if part.endswith(b"\n"):
                 lines, filled = lines + filled, False
-    return Scope(digest.hexdigest(), lines + filled)
+    return PromptsFile(digest.hexdigest(), lines + filled)
 
 
-def settings(plan: Plan, scope: Scope, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
+def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
     """What a folder is begun with, as plain JSON; `provider` is the display name that answers carry."""
     return {
         **_dataset(plan),

@@ -21,11 +21,11 @@ from enum import StrEnum
 from pipeline.base.money import pico
 from pipeline.generation.engines.catalog import fetch_generation
 from pipeline.generation.engines.openrouter import OpenRouter
-from pipeline.generation.ledger import Entry, Ledger
+from pipeline.generation.ledger import Ledger, LedgerEntry
 from pipeline.records import Json, JsonObject
 
 
-class Found(StrEnum):
+class Reconciled(StrEnum):
     """What came of one unsettled request."""
 
     SETTLED = "settled"
@@ -34,27 +34,27 @@ class Found(StrEnum):
     NO_ID = "no generation id came, so it cannot be asked about"
 
 
-async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Found, int]:
+async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Reconciled, int]:
     """Ask about every unsettled request of one API. Raises NoAnswerError, CatalogError, LedgerError."""
     with ledger.transaction():
         entries = ledger.unsettled(api)
-    found: Counter[Found] = Counter()
+    found: Counter[Reconciled] = Counter()
     for entry in entries:
         found[await _reconciled(client, ledger, entry)] += 1
     return found
 
 
-async def _reconciled(client: OpenRouter, ledger: Ledger, entry: Entry) -> Found:
+async def _reconciled(client: OpenRouter, ledger: Ledger, entry: LedgerEntry) -> Reconciled:
     if entry.answer is None or entry.answer.generation_id is None:
-        return Found.NO_ID
+        return Reconciled.NO_ID
     record = await fetch_generation(client, entry.answer.generation_id)
     cost = None if record is None else _cost(record)
     if record is None or cost is None:
-        return Found.NOT_YET
+        return Reconciled.NOT_YET
     tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
     with ledger.transaction():
         ledger.reconcile(entry, cost, tokens)
-    return Found.SETTLED if cost else Found.FREE
+    return Reconciled.SETTLED if cost else Reconciled.FREE
 
 
 def _cost(record: JsonObject) -> int | None:

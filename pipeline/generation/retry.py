@@ -27,15 +27,15 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_
 from pipeline.generation.billing import Judge
 from pipeline.generation.budget import Amount
 from pipeline.generation.ledger import Request
-from pipeline.generation.paid_client import Desk, Reply, StopError
-from pipeline.generation.plan import Patience
+from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.plan import RetryPolicy
 
 
 class Retry:
     """Asks until there is an answer, an attempt is the last, or `closed` says that the run is stopping."""
 
     def __init__(
-        self, patience: Patience, sleep: Callable[[float], Awaitable[None]], closed: Callable[[], bool]
+        self, patience: RetryPolicy, sleep: Callable[[float], Awaitable[None]], closed: Callable[[], bool]
     ) -> None:
         self._patience = patience
         self._sleep = sleep
@@ -81,12 +81,12 @@ def _last_reply(state: RetryCallState) -> Reply:
 MOST_TURNED_AWAY_IN_A_ROW = 18
 
 
-class Turns:
+class RetryingClient:
     """Asks through one desk, from any number of tasks."""
 
-    def __init__(self, desk: Desk, patience: Patience, concurrency: int) -> None:
+    def __init__(self, desk: PaidClient, patience: RetryPolicy, concurrency: int) -> None:
         self._desk, self._patience = desk, patience
-        self._throttle = Throttle(concurrency)
+        self._throttle = RateLimiter(concurrency)
         self._closing = asyncio.Event()
         self._retry = Retry(patience, self._pause, self._closing.is_set)
         self._given_up = 0
@@ -133,7 +133,7 @@ class Turns:
             )
 
 
-class Throttle:
+class RateLimiter:
     """Slots for requests of one event loop. Use `enter` and `leave` around a request."""
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:

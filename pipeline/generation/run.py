@@ -24,16 +24,16 @@ from typing import TextIO, TypeAlias
 
 from pipeline.base.money import pico, usd_text
 from pipeline.gate.gate import Kind, Permit, day_caps
-from pipeline.generation.backends.hosted import HostedEngine, find_endpoint, find_key_limit
-from pipeline.generation.backends.local import PROVIDER, InProcessEngine
+from pipeline.generation.backends.hosted import HostedBackend, find_endpoint, find_key_limit
+from pipeline.generation.backends.local import PROVIDER, LocalBackend
 from pipeline.generation.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.ledger_writer import Scribe, read_spill
-from pipeline.generation.outcome import Engine
-from pipeline.generation.paid_client import UNUSABLE, Desk, StopError
-from pipeline.generation.plan import Plan, Scope, settings
+from pipeline.generation.ledger_writer import LedgerWriter, read_spill
+from pipeline.generation.outcome import Backend
+from pipeline.generation.paid_client import UNUSABLE, PaidClient, StopError
+from pipeline.generation.plan import Plan, PromptsFile, settings
 from pipeline.generation.preflight import (
     Forecast,
     forecast,
@@ -42,7 +42,7 @@ from pipeline.generation.preflight import (
     require_known_cost,
     require_unpaused,
 )
-from pipeline.generation.retry import Turns
+from pipeline.generation.retry import RetryingClient
 from pipeline.generation.summary import Tally
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints
 from pipeline.records import OWN_APIS, SERVED_APIS, Json, JsonObject
@@ -80,7 +80,7 @@ class Run:
     manifest: Manifest
     ledger: Ledger
     budget: Budget
-    engine: Engine
+    engine: Backend
     fingerprint: Fingerprint | None
     progress: Progress
     breaker: Breaker
@@ -109,9 +109,9 @@ async def begin(
 
 
 async def _begin_served(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, ledger: Ledger
 ) -> Run:
-    from pipeline.generation.backends.server import ServedEngine, open_server, provenance
+    from pipeline.generation.backends.server import ServerBackend, open_server, provenance
 
     server = await open_server(stack, plan)
     wanted = settings(plan, scope, None, plan.route.api) | await provenance(server.facts)
@@ -120,23 +120,29 @@ async def _begin_served(
         ledger.free(manifest.run)
     budget = budget_of(permit, plan, ledger, manifest.run)
     scribe = await stack.enter_async_context(_scribe(ledger))
-    turns = Turns(Desk(scribe, budget, server, resend_unknown=True), plan.patience, plan.concurrency)
-    engine = ServedEngine(plan, server, turns, manifest.run)
+    turns = RetryingClient(PaidClient(scribe, budget, server, resend_unknown=True), plan.patience, plan.concurrency)
+    engine = ServerBackend(plan, server, turns, manifest.run)
     return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, None))
 
 
 async def _begin_local(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, ledger: Ledger
 ) -> Run:
     if plan.weights is None:
         raise StopError("the local route needs a model: give its folder with --weights DIR")
-    engine = await asyncio.to_thread(InProcessEngine, plan, plan.weights)
+    engine = await asyncio.to_thread(LocalBackend, plan, plan.weights)
     manifest, folder = _open(stack, permit, plan, ledger, settings(plan, scope, None, PROVIDER))
     return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, Budget(), engine, None))
 
 
 async def _begin_hosted(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, ledger: Ledger, root: Path
+    stack: AsyncExitStack,
+    permit: Permit,
+    plan: Plan,
+    progress: Progress,
+    scope: PromptsFile,
+    ledger: Ledger,
+    root: Path,
 ) -> Run:
     from pipeline.generation.engines.openrouter import KeyMissingError, open_client
 
@@ -153,16 +159,18 @@ async def _begin_hosted(
     manifest, folder = _open(stack, permit, plan, ledger, wanted)
     budget = budget_of(permit, plan, ledger, manifest.run, await find_key_limit(client))
     scribe = await stack.enter_async_context(_scribe(ledger))
-    engine = HostedEngine(
-        plan, endpoint, Desk(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
+    engine = HostedBackend(
+        plan, endpoint, PaidClient(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
     )
     return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, fingerprint))
 
 
-_Parts: TypeAlias = "tuple[Manifest, ShardFolder, Ledger, Budget, Engine, Fingerprint | None]"
+_Parts: TypeAlias = "tuple[Manifest, ShardFolder, Ledger, Budget, Backend, Fingerprint | None]"
 
 
-def _run(stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: Scope, parts: _Parts) -> Run:
+def _run(
+    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, parts: _Parts
+) -> Run:
     manifest, folder, ledger, budget, engine, fingerprint = parts
     events = EventLog(plan.out)
     stack.callback(events.close)
@@ -196,15 +204,15 @@ def budget_left(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> int:
 
 
 @asynccontextmanager
-async def _scribe(ledger: Ledger) -> AsyncIterator[Scribe]:
-    scribe = Scribe(ledger)
+async def _scribe(ledger: Ledger) -> AsyncIterator[LedgerWriter]:
+    scribe = LedgerWriter(ledger)
     try:
         yield scribe
     finally:
         await scribe.close()
 
 
-def _tally(plan: Plan, scope: Scope) -> Tally:
+def _tally(plan: Plan, scope: PromptsFile) -> Tally:
     lines = scope.lines if plan.limit is None else min(plan.limit, scope.lines)
     return Tally(lines, scope.lines, budget_pico=plan.budget_pico)
 

@@ -24,7 +24,7 @@ _CUT = {None, "length", "max_tokens", "max_output_tokens"}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Answer:
     """One answer to be proven. `ended` says that the end token was emitted."""
 
     prompt: Prompt
@@ -61,7 +61,7 @@ class Reading:
     unseen: bool = False
 
 
-def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT001 — whether there is any of each
+def shows_close(case: Answer, reasoning: bool, body: bool) -> bool:  # noqa: FBT001 — whether there is any of each
     """Whether the fields show where the thinking was closed.
 
     Text after it is needed; and without text before it, that the route is proven to show thinking that was never
@@ -74,7 +74,7 @@ def shows_close(case: Case, reasoning: bool, body: bool) -> bool:  # noqa: FBT00
     return known is not None and known.proven(TraitName.UNCLOSED) == "reasoning"
 
 
-def require_told_thinking(case: Case, *, reasoning: bool, first: str | int | None) -> None:
+def require_told_thinking(case: Answer, *, reasoning: bool, first: str | int | None) -> None:
     """Where think tokens are not counted, only text on both sides tells that the thinking was closed.
 
     `first` is what the body begins with: a tool section ends a thinking that was never closed.
@@ -122,7 +122,7 @@ def _refuse_lost_calls(completion: Completion, *, expected: bool) -> None:
         raise RefusedError(Reason.CALLS_LOST, message, field="tool_calls")
 
 
-def prompt_prefix(case: Case) -> Ids:
+def prompt_prefix(case: Answer) -> Ids:
     """Ids that the route puts before the rendered prompt; without a fingerprint there are none."""
     names = case.fingerprint.proven(TraitName.PROMPT_PREFIX) if case.fingerprint else []
     if not isinstance(names, list):
@@ -145,7 +145,7 @@ def texts_of(completion: Completion, field: str) -> list[str]:
     return [delta.text for delta in completion.deltas or () if delta.field == field]
 
 
-def require_text_evidence(case: Case) -> None:
+def require_text_evidence(case: Answer) -> None:
     """What every proof from text needs: white space kept at the seams, whole characters, fields in order."""
     if (seam := case.trait(TraitName.SEAM)) != "kept":
         message = f"white space beside control tokens is {seam} on this route"
@@ -164,14 +164,14 @@ def require_text_evidence(case: Case) -> None:
         _require_order(case.completion.deltas)
 
 
-def _require_known_end(case: Case) -> None:
+def _require_known_end(case: Answer) -> None:
     """Where a family has several end tokens, no text and no count says which was emitted."""
     if case.ended and len(end_ids(case.fmt)) > 1 and (ends := case.trait(TraitName.TURN_END)) != "by_role":
         message = f"{case.fmt.name} ends answers with one of several tokens, and which is {ends} on this route"
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="finish_reason")
 
 
-def _require_known_opening(case: Case) -> None:
+def _require_known_opening(case: Answer) -> None:
     """Text that the model writes before its `<think>` is in no field, and other text there has the same length."""
     if case.opener is not Opener.MODEL or len(opening(case.fmt)) == 1:
         return
@@ -180,7 +180,7 @@ def _require_known_opening(case: Case) -> None:
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="reasoning")
 
 
-def _require_no_header(case: Case) -> None:
+def _require_no_header(case: Answer) -> None:
     """Where headers make an answer, one that its text spells was left in by a parser that lost its way."""
     if not is_headed(case.fmt):
         return
@@ -190,7 +190,7 @@ def _require_no_header(case: Case) -> None:
             raise RefusedError(Reason.LEAKED_CONTROL, message, field=name, char_offset=found[0])
 
 
-def _require_no_bare_tag(case: Case) -> None:
+def _require_no_bare_tag(case: Answer) -> None:
     """Where a special token stands in every tag, a route may leave it out: what is left of a call is text that has one.
 
     Its length can be that of the text with its markers, so that the count does not tell.
@@ -205,7 +205,7 @@ def _require_no_bare_tag(case: Case) -> None:
             raise RefusedError(Reason.AMBIGUOUS_MARKER, message, field=name, char_offset=found.start())
 
 
-def _require_line_ends(case: Case) -> None:
+def _require_line_ends(case: Answer) -> None:
     """A line feed may have been CR LF, of as many tokens where the vocabulary joins the two.
 
     The route must be proven to keep them then; where it was seen once to change them, no vocabulary helps.
@@ -249,12 +249,12 @@ def _require_order(deltas: Sequence[Delta]) -> None:
             raise RefusedError(Reason.LAYOUT_INVALID, message, field=after.field, token_position=position + 1)
 
 
-def readings(case: Case) -> list[Reading]:
+def readings(case: Answer) -> list[Reading]:
     """Every reading of the fields as text, with the count that the route would give for it."""
     return [_reading(case, parts, leaked=leaked) for parts, leaked in _candidates(case)]
 
 
-def _candidates(case: Case) -> Iterator[tuple[Parts, bool]]:
+def _candidates(case: Answer) -> Iterator[tuple[Parts, bool]]:
     (reasoning, content), opener = texts(case.completion), case.opener
     for body, leaked in bodies(case, content):
         if opener is Opener.NOBODY or (opener is Opener.MODEL and not reasoning):
@@ -266,7 +266,7 @@ def _candidates(case: Case) -> Iterator[tuple[Parts, bool]]:
             yield Parts(reasoning, think_closed=False, body=(), ended=False), leaked
 
 
-def bodies(case: Case, content: str) -> Iterator[tuple[tuple[str | int, ...], bool]]:
+def bodies(case: Answer, content: str) -> Iterator[tuple[tuple[str | int, ...], bool]]:
     """The content as text, and with its tool markers as control tokens.
 
     The flag says that markers leaked: the route is not proven to send them raw.
@@ -304,7 +304,7 @@ def _spelled(names: tuple[str, ...]) -> _Spelled:
     return _Spelled(frozenset(name[0] for name in names), re.compile(f"({alternatives})"))
 
 
-def _structured_body(case: Case, content: str) -> tuple[str | int, ...]:
+def _structured_body(case: Answer, content: str) -> tuple[str | int, ...]:
     """The section that parsed calls were cut from, where ids and arguments come verbatim and no call came before."""
     for name in (TraitName.TOOL_IDS, TraitName.TOOL_ARGUMENTS):
         if (value := case.trait(name)) != "verbatim":
@@ -337,19 +337,19 @@ _MARKER_ORDER: Sequence[str] = (
 )
 
 
-def _reading(case: Case, parts: Parts, *, leaked: bool) -> Reading:
+def _reading(case: Answer, parts: Parts, *, leaked: bool) -> Reading:
     assembled = _assemble(case, parts, strict=not any(isinstance(piece, int) for piece in parts.body))
     return Reading(parts, assembled, counted(case, parts, len(assembled.ids)), leaked, _is_unseen(case, parts))
 
 
-def _is_unseen(case: Case, parts: Parts) -> bool:
+def _is_unseen(case: Answer, parts: Parts) -> bool:
     """Only the count tells of a think token: it may stand elsewhere, or be another token that shows no text."""
     if case.opener is Opener.MODEL and not parts.reasoning and (parts.reasoning == "" or is_headed(case.fmt)):
         return True
     return parts.think_closed and not shows_close(case, bool(parts.reasoning), bool(parts.body))
 
 
-def _assemble(case: Case, parts: Parts, *, strict: bool) -> Assembled:
+def _assemble(case: Answer, parts: Parts, *, strict: bool) -> Assembled:
     try:
         return case.fmt.assemble(parts)
     except RefusedError as error:
@@ -358,7 +358,7 @@ def _assemble(case: Case, parts: Parts, *, strict: bool) -> Assembled:
         return Assembled((), ())
 
 
-def counted(case: Case, parts: Parts, emitted: int) -> int:
+def counted(case: Answer, parts: Parts, emitted: int) -> int:
     """What the route's `completion_tokens` would be for `emitted` ids laid out as `parts`; -1 where nothing was."""
     if not emitted and (parts.ended or parts.think_closed or parts.body):
         return -1
@@ -370,7 +370,7 @@ def counted(case: Case, parts: Parts, emitted: int) -> int:
     return emitted - unseen
 
 
-def is_counted(case: Case, name: TraitName) -> bool:
+def is_counted(case: Answer, name: TraitName) -> bool:
     """What the trait says; a route was seen to count in a third way where it is neither true nor false."""
     value = case.trait(name)
     if not isinstance(value, bool):

@@ -23,7 +23,7 @@ from pipeline.formats.format import (
     tag_names,
 )
 from pipeline.proof.answer import (
-    Case,
+    Answer,
     Reading,
     counted,
     end_trait,
@@ -53,7 +53,7 @@ class Proof:
     detail: str = ""
 
 
-def by_engine_ids(case: Case) -> Proof:
+def by_engine_ids(case: Answer) -> Proof:
     """The ids that the engine returned, if they are a completion and say what the answer's text says."""
     ids = case.completion.token_ids or ()
     spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
@@ -63,7 +63,7 @@ def by_engine_ids(case: Case) -> Proof:
     return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(case.completion.ids_from))
 
 
-def _count_says_all(case: Case, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
+def _count_says_all(case: Answer, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
     """As many tokens as were counted, or a refusal; False on a route that is not proven to count them.
 
     Servers that parse tool calls in a stream were seen to return only some of the ids, and no text shows a call's.
@@ -79,7 +79,7 @@ def _count_says_all(case: Case, emitted: int, spans: Sequence[Span], contradicti
     return True
 
 
-def _uncounted(case: Case, spans: Sequence[Span]) -> int:
+def _uncounted(case: Answer, spans: Sequence[Span]) -> int:
     """How many control tokens of these spans the route is proven not to count; without a fingerprint, none.
 
     Text that leads to one is counted as text, but for headers.
@@ -96,7 +96,7 @@ def _uncounted(case: Case, spans: Sequence[Span]) -> int:
     return sum(kinds.get(kind, 0) for kind, name in traits.items() if known.proven(name) is False)
 
 
-def by_logprobs(case: Case) -> Proof:
+def by_logprobs(case: Answer) -> Proof:
     """The ids whose bytes `logprobs` lists, control tokens and end token among them."""
     entries = case.completion.logprobs or ()
     ids = tuple(_id_of_entry(case.fmt, entry, position) for position, entry in enumerate(entries))
@@ -121,7 +121,7 @@ def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
     return token
 
 
-def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
+def _checked_layout(case: Answer, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
     """The spans of ids that lie in the layout, end as the answer says it ended, and say what its text says."""
     spans = _spans(case, ids, "token_ids" if contradiction is Reason.IDS_CONTRADICT else "logprobs")
     if bool(end_ids(case.fmt).intersection(ids[-1:])) != case.ended:
@@ -140,7 +140,7 @@ def _checked_layout(case: Case, ids: Ids, contradiction: Reason) -> tuple[Span, 
     return spans
 
 
-def _spans(case: Case, ids: Ids, listed: str) -> tuple[Span, ...]:
+def _spans(case: Answer, ids: Ids, listed: str) -> tuple[Span, ...]:
     try:
         return case.fmt.layout(ids, thinking=case.prompt.thinking)
     except RefusedError as error:
@@ -153,7 +153,7 @@ def _parting(true: str, shown: str) -> int:
     return next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(true), len(shown)))
 
 
-def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
+def _said(case: Answer, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
     """Reasoning and content as text; bytes that are no UTF-8 (a cut character) as U+FFFD.
 
     The content is what stands before the section where the calls came parsed, and all of it with markers where not.
@@ -178,7 +178,7 @@ def _said(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
     return text({SpanKind.REASONING}, spans), content.removesuffix("<") if tag_begun else content
 
 
-def _unshown(case: Case) -> frozenset[int]:
+def _unshown(case: Answer) -> frozenset[int]:
     """The one marker of a family that writes its tags as text, where the answer's text came without it."""
     markers = case.fmt.tool_markers() if tag_names(case.fmt) else {}
     return frozenset(token for name, token in markers.items() if name not in texts(case.completion)[1])
@@ -190,7 +190,7 @@ def _as_shown(said: Sequence[str], shown: str) -> str:
     return shown if shown in lines else "".join(said)
 
 
-def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
+def _is_cut_at_marker(case: Answer, true: str, shown: str) -> bool:
     """A parser that reads text takes a marker that was written as text for the section's own."""
     if not case.completion.tool_calls:
         return False
@@ -198,7 +198,7 @@ def _is_cut_at_marker(case: Case, true: str, shown: str) -> bool:
     return _agrees(case, true[:first], shown)
 
 
-def _is_cut(case: Case, true: str, shown: str, ids: Ids, spans: Sequence[Span]) -> bool:
+def _is_cut(case: Answer, true: str, shown: str, ids: Ids, spans: Sequence[Span]) -> bool:
     """Whether a parser of calls left out the rest of the content, or the section in the middle of it.
 
     It holds back, and may never send, what a marker could begin with.
@@ -209,12 +209,12 @@ def _is_cut(case: Case, true: str, shown: str, ids: Ids, spans: Sequence[Span]) 
     return _is_cut_at_marker(case, true, shown) or _is_section_dropped(case, ids, spans)
 
 
-def _is_section_dropped(case: Case, ids: Ids, spans: Sequence[Span]) -> bool:
+def _is_section_dropped(case: Answer, ids: Ids, spans: Sequence[Span]) -> bool:
     shown = texts(case.completion)[1]
     return any(_agrees(case, text, shown) for text in around_section(case, ids, spans))
 
 
-def _agrees(case: Case, true: str, shown: str) -> bool:
+def _agrees(case: Answer, true: str, shown: str) -> bool:
     """Whether the text shown can be a view of the true text; the ids are never taken from the text shown.
 
     Exact where the route keeps white space, else up to white space.
@@ -226,7 +226,7 @@ def _agrees(case: Case, true: str, shown: str) -> bool:
     return true == shown if kept else "".join(true.split()) == "".join(shown.split())
 
 
-def by_deltas(case: Case) -> Proof | None:
+def by_deltas(case: Answer) -> Proof | None:
     """The ids that the stream's deltas spell one by one; None where they are not tokens or do not close the count.
 
     A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning shows that it was: only
@@ -254,7 +254,7 @@ def by_deltas(case: Case) -> Proof | None:
     return None
 
 
-def _last_deltas(case: Case, shown: Sequence[str]) -> Iterator[str]:
+def _last_deltas(case: Answer, shown: Sequence[str]) -> Iterator[str]:
     """Each delta of a field that a control token follows, or nothing: what it holds back is never sent."""
     markers = case.fmt.tool_markers()
     if not markers.keys().isdisjoint(shown):
@@ -262,7 +262,7 @@ def _last_deltas(case: Case, shown: Sequence[str]) -> Iterator[str]:
     yield from shown[-1:]
 
 
-def _delta_layouts(case: Case, thought: Sequence[str], told: Sequence[str]) -> Iterator[tuple[Parts, Ids]]:
+def _delta_layouts(case: Answer, thought: Sequence[str], told: Sequence[str]) -> Iterator[tuple[Parts, Ids]]:
     raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
     markers = case.fmt.tool_markers() if raw else {}
     reasoning = spell(case.fmt.tokenizer, thought, {})
@@ -285,7 +285,7 @@ def _delta_layouts(case: Case, thought: Sequence[str], told: Sequence[str]) -> I
         yield Parts("", think_closed=False, body=(), ended=False), (*begin, *reasoning)
 
 
-def by_counts(case: Case) -> Proof:
+def by_counts(case: Answer) -> Proof:
     """The canonical ids of the one reading whose length the provider's own count equals.
 
     A re-split of the same length passes this; the route's `same_count_mismatch` says how often.
@@ -316,14 +316,14 @@ def by_counts(case: Case) -> Proof:
     return Proof(reading.assembled.ids, reading.assembled.spans, Evidence.COUNTED)
 
 
-def _completion_tokens(case: Case) -> int:
+def _completion_tokens(case: Answer) -> int:
     usage = case.completion.usage
     if usage is None or usage.completion_tokens is None:
         raise RefusedError(Reason.USAGE_MISSING, "usage.completion_tokens is absent", field="usage.completion_tokens")
     return usage.completion_tokens
 
 
-def _require_limit(case: Case, parts: Parts, total: int) -> None:
+def _require_limit(case: Answer, parts: Parts, total: int) -> None:
     """A cut is at max_tokens, nothing is past it, and a stop at just max_tokens leaves an uncounted end token open."""
     if case.max_tokens is None:
         _require_told_end(case, parts)
@@ -337,14 +337,14 @@ def _require_limit(case: Case, parts: Parts, total: int) -> None:
         )
 
 
-def _require_told_end(case: Case, parts: Parts) -> None:
+def _require_told_end(case: Answer, parts: Parts) -> None:
     """Where no count tells of the end token, a cut that calls itself a stop is seen by the limit or natively."""
     if case.ended and not says_stop(case.completion) and not is_counted(case, end_trait(parts)):
         message = "the end token is not counted; neither a native_finish_reason that says stop nor max_tokens is known"
         raise RefusedError(Reason.FINISH_UNKNOWN, message, field="native_finish_reason")
 
 
-def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:
+def _not_one(case: Answer, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:
     if len(closing) > 1:
         marked = any(isinstance(piece, int) for reading in closing for piece in reading.parts.body)
         reason = Reason.AMBIGUOUS_MARKER if marked else Reason.AMBIGUOUS_LAYOUT
@@ -357,7 +357,7 @@ def _not_one(case: Case, found: Sequence[Reading], closing: Sequence[Reading], t
     return RefusedError(Reason.COUNT_MISMATCH, message, field="usage.completion_tokens")
 
 
-def _require_no_mixed_marker(case: Case, reading: Reading, total: int) -> None:
+def _require_no_mixed_marker(case: Answer, reading: Reading, total: int) -> None:
     """No reading with only some markers as control tokens may close the count too (each marker alone is tried)."""
     body = reading.parts.body
     for position, piece in enumerate(body):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.formats.format import Format
 from pipeline.proof.fingerprint import Fingerprint, fingerprint_of
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Completion, Prompt, Refusal, RefusedError, TokenRow
 
 EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
@@ -24,7 +24,7 @@ def shown_only(completion: Completion) -> Completion:
 
 
 def judged(
-    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], asked: Asked
+    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], asked: Expected
 ) -> str:
     """`equal:EVIDENCE`, `differs:EVIDENCE` or `refused:REASON`: the rebuild from text beside `row`, which has ids."""
     shown = shown_only(completion)

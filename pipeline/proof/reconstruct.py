@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.formats.format import Format, is_dated
-from pipeline.proof.answer import Case, ended, prompt_prefix
+from pipeline.proof.answer import Answer, ended, prompt_prefix
 from pipeline.proof.engine_ids import Proof, by_counts, by_deltas, by_engine_ids, by_logprobs
 from pipeline.proof.fingerprint import Fingerprint, TraitName, is_model
 from pipeline.proof.locations import rendered, special_text
@@ -18,7 +18,7 @@ from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedEr
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Expected:
     """What was asked for, where the caller knows it: an answer from elsewhere is refused.
 
     `stop`: texts were named at which the answer ends without its end token.
@@ -35,25 +35,25 @@ def reconstruct(
     completion: Completion,
     fmt: Format,
     fingerprint: Fingerprint | None,
-    asked: Asked | None = None,
+    asked: Expected | None = None,
 ) -> TokenRow | Refusal:
     """The proven row of one answer, or why there is none.
 
     `fingerprint` may be None only where the engine returned its ids: they need no knowledge of the route.
     """
     try:
-        return _row(prompt, completion, fmt, fingerprint, asked or Asked())
+        return _row(prompt, completion, fmt, fingerprint, asked or Expected())
     except RefusedError as error:
         return error.refusal
 
 
 def _row(
-    prompt: Prompt, completion: Completion, fmt: Format, fingerprint: Fingerprint | None, asked: Asked
+    prompt: Prompt, completion: Completion, fmt: Format, fingerprint: Fingerprint | None, asked: Expected
 ) -> TokenRow:
     _require_route(completion, asked)
     fmt = _as_served(fmt, completion, fingerprint)
     prompt_ids = rendered(fmt, prompt)
-    case = Case(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
+    case = Answer(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
     if case.ended and asked.stop:
         raise RefusedError(Reason.FINISH_UNKNOWN, "a stop text was asked for, and may have ended it", field="stop")
     proof = _proof(case)
@@ -62,7 +62,7 @@ def _row(
     return TokenRow(prompt.id, served, proof.ids, proof.spans, proof.evidence, proof.detail)
 
 
-def _require_route(completion: Completion, asked: Asked) -> None:
+def _require_route(completion: Completion, asked: Expected) -> None:
     if asked.provider is not None and completion.provider != asked.provider:
         message = f"{completion.provider} answered, {asked.provider} was asked"
         raise RefusedError(Reason.WRONG_PROVIDER, message, field="provider")
@@ -70,7 +70,7 @@ def _require_route(completion: Completion, asked: Asked) -> None:
         raise RefusedError(Reason.WRONG_MODEL, f"{completion.model} answered, {asked.model} was asked", field="model")
 
 
-def _require_same_stop(case: Case, ids: Ids) -> None:
+def _require_same_stop(case: Answer, ids: Ids) -> None:
     """An end token that the answer names is the one that the ids end with."""
     told = case.completion.stopped_by
     if told is not None and (not case.ended or ids[-1:] != (told,)):
@@ -90,7 +90,7 @@ def _as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | N
     return fmt.as_settled(fingerprint.require(TraitName.PROMPT_SETTINGS))
 
 
-def _proof(case: Case) -> Proof:
+def _proof(case: Answer) -> Proof:
     if case.completion.token_ids is not None:
         return by_engine_ids(case)
     if case.fingerprint is None:
@@ -102,7 +102,7 @@ def _proof(case: Case) -> Proof:
     return by_deltas(case) or by_counts(case)
 
 
-def _served_prompt(case: Case, ours: Ids) -> Ids:
+def _served_prompt(case: Answer, ours: Ids) -> Ids:
     """The prompt ids as served: equal to those returned, or closed by their count."""
     returned = case.completion.prompt_ids
     if returned is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.formats.format import Headed
 from pipeline.formats.kimi.tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END
-from pipeline.proof.answer import Case
+from pipeline.proof.answer import Answer
 from pipeline.records import Ids, Reason, RefusedError, Span, SpanKind
 
 _CALL = re.compile(
@@ -24,7 +24,7 @@ _CALL = re.compile(
 _CUT_CALL = re.compile(re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*)\Z", re.DOTALL)
 
 
-def around_section(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, ...]:
+def around_section(case: Answer, ids: Ids, spans: Sequence[Span]) -> tuple[str, ...]:
     """The texts that an answer shows whose section is in no text: what stands before it, and that with what follows.
 
     Empty where there is no section. SGLang leaves out a section that was cut and streams the text after one, vLLM
@@ -38,12 +38,12 @@ def around_section(case: Case, ids: Ids, spans: Sequence[Span]) -> tuple[str, ..
     return _text(case, ids, before), _text(case, ids, around)
 
 
-def _text(case: Case, ids: Ids, spans: Sequence[Span]) -> str:
+def _text(case: Answer, ids: Ids, spans: Sequence[Span]) -> str:
     tokens = [token for span in spans for token in ids[span.start : span.stop]]
     return case.fmt.tokenizer.decode_bytes(tokens).decode("utf-8", errors="replace")
 
 
-def require_same_calls(case: Case, ids: Ids, spans: Sequence[Span], contradiction: Reason) -> None:
+def require_same_calls(case: Answer, ids: Ids, spans: Sequence[Span], contradiction: Reason) -> None:
     """RefusedError(contradiction) where the calls shown are not those of the section.
 
     Not judged where the model wrote a marker as text, since a parser that reads text makes of that what it will, nor in
@@ -65,18 +65,18 @@ def require_same_calls(case: Case, ids: Ids, spans: Sequence[Span], contradictio
             raise RefusedError(contradiction, message, field="tool_calls")
 
 
-def _spells_marker(case: Case, ids: Ids) -> bool:
+def _spells_marker(case: Answer, ids: Ids) -> bool:
     text = case.fmt.tokenizer.decode_bytes(token for token in ids if not case.fmt.tokenizer.is_control(token))
     return b"<|tool_call" in text
 
 
-def _emitted(case: Case, ids: Ids, spans: Sequence[Span]) -> Iterator[tuple[str, str]]:
+def _emitted(case: Answer, ids: Ids, spans: Sequence[Span]) -> Iterator[tuple[str, str]]:
     for span in spans:
         if span.kind is SpanKind.TOOL_SECTION:
             yield from _CALL.findall(_text(case, ids, [span]))
 
 
-def _cut_call(case: Case, ids: Ids, spans: Sequence[Span], shown: str) -> Iterator[tuple[str, str]]:
+def _cut_call(case: Answer, ids: Ids, spans: Sequence[Span], shown: str) -> Iterator[tuple[str, str]]:
     """The call that the answer was cut in, with the arguments shown, if it holds them from their beginning on."""
     for span in spans:
         if span.kind is SpanKind.TOOL_SECTION:

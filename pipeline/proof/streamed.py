@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline.proof.answer import Case, readings, texts, texts_of
+from pipeline.proof.answer import Answer, readings, texts, texts_of
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.stream_deltas import MANY, crossed_boundary, may_hide_bytes, repeated_runs, without_repeats
 from pipeline.records import Completion, Ids, Reason, RefusedError, Span, SpanKind
 
 
-def require_whole_end(case: Case) -> None:
+def require_whole_end(case: Answer) -> None:
     """A stream that was cut inside a character sends no sign of it; a body shows U+FFFD, which is refused before."""
     if case.ended or not case.completion.deltas:
         return
@@ -25,7 +25,7 @@ def require_whole_end(case: Case) -> None:
         raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "the cut may have hidden half a character", field=last)
 
 
-def require_sent_once(case: Case, total: int) -> None:
+def require_sent_once(case: Answer, total: int) -> None:
     """No text that leaves out what a stream may have sent twice closes the count too."""
     if case.completion.deltas is None:
         return
@@ -34,7 +34,7 @@ def require_sent_once(case: Case, total: int) -> None:
             _require_sent_once(case, name, total)
 
 
-def _require_sent_once(case: Case, name: str, total: int) -> None:
+def _require_sent_once(case: Answer, name: str, total: int) -> None:
     shown = texts_of(case.completion, name)
     if (runs := repeated_runs(shown)) > MANY:
         raise _repeats(name, f"{runs} runs of equal deltas are too many to tell from duplicates")
@@ -52,7 +52,7 @@ def _repeats(name: str, detail: str) -> RefusedError:
     return RefusedError(Reason.STREAM_INCONSISTENT, detail, field=name)
 
 
-def require_boundaries(case: Case, ids: Ids, spans: Sequence[Span]) -> None:
+def require_boundaries(case: Answer, ids: Ids, spans: Sequence[Span]) -> None:
     """Every delta ends where a token ends, on a route whose deltas are whole tokens or batches of them."""
     if case.completion.deltas is None or case.fingerprint is None:
         return

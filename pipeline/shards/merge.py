@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.base.disk_sets import Seen
+from pipeline.base.disk_sets import DiskSet
 from pipeline.base.files import sync_folder, write_whole
 from pipeline.base.json_lines import canonical, line_of
 from pipeline.records import STRENGTH, Evidence, Json
@@ -37,7 +37,7 @@ BYTES_A_SHARD = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class MergePolicy:
     """Which rows are kept: of this evidence or stronger, at most so many a dataset, each prompt once if `dedup`.
 
     A cap of `B8` holds for its variants (`B8-nebius`) together.
@@ -53,7 +53,7 @@ class Policy:
 
 
 @dataclass(slots=True)
-class Cell:
+class MergeCell:
     """What came of one dataset on one route; tokens are of kept rows."""
 
     rows_in: int = 0
@@ -70,14 +70,14 @@ class Merged:
     """The set that was written: its table by dataset and route, and its files."""
 
     inputs: Sequence[Input]
-    policy: Policy
-    cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
+    policy: MergePolicy
+    cells: dict[tuple[str, str], MergeCell] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
     asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The datasets of each run."""
 
-    def cell(self, dataset: str, route: str) -> Cell:
-        return self.cells.setdefault((dataset, route), Cell())
+    def cell(self, dataset: str, route: str) -> MergeCell:
+        return self.cells.setdefault((dataset, route), MergeCell())
 
     def usd(self, dataset: str, route: str) -> str | None:
         """What the runs of a dataset on a route cost, where they asked nothing else; None where that is not known."""
@@ -93,7 +93,7 @@ class Merged:
         return sum(value.total() if isinstance(value, Counter) else value for value in values)
 
 
-def merge(inputs: Sequence[Input], policy: Policy, out: Path, rows_a_shard: int = ROWS_A_SHARD) -> Merged:
+def merge(inputs: Sequence[Input], policy: MergePolicy, out: Path, rows_a_shard: int = ROWS_A_SHARD) -> Merged:
     """Write the set into `out`, which must be new or empty. Raises MergeError, OSError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MergeError(f"{out} is there already and not empty: give a new folder")
@@ -132,7 +132,7 @@ def _beside(out: Path) -> Iterator[Path]:
 def _write_rows(merged: Merged, folder: Path, rows_a_shard: int) -> None:
     with ExitStack() as stack:
         aside = stack.enter_context((folder / SET_ASIDE).open("wb"))
-        sieve = stack.enter_context(closing(Sieve(merged.policy)))
+        sieve = stack.enter_context(closing(MergeFilter(merged.policy)))
         shards = stack.enter_context(closing(_Shards(folder, _metadata(merged), rows_a_shard)))
         for given in merged.inputs:
             for batch in given.batches():
@@ -147,13 +147,13 @@ def _write_rows(merged: Merged, folder: Path, rows_a_shard: int) -> None:
         sieve.check()
 
 
-class Sieve:
+class MergeFilter:
     """Why a row is set aside; it remembers what it let pass."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: MergePolicy) -> None:
         self._policy = policy
         self._least = STRENGTH[str(policy.min_evidence)]
-        self._ids, self._prompts = Seen(), Seen()
+        self._ids, self._prompts = DiskSet(), DiskSet()
         self._taken: Counter[str] = Counter()
         self._met: set[str] = set()
 

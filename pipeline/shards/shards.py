@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.base.disk_sets import Seen
+from pipeline.base.disk_sets import DiskSet
 from pipeline.base.files import append_synced, write_whole
 from pipeline.records import Evidence, Ids, Json, Refusal, Span, SpanKind, TokenRow
 
@@ -39,7 +39,7 @@ CODEC = "zstd"
 DICTIONARIES = ["evidence", "detail", "dataset", "route"]
 
 
-class Waiting:
+class ShardBuffer:
     """The rows of the next shard, in order."""
 
     def __init__(self, route: str, schema: pa.Schema) -> None:
@@ -172,11 +172,11 @@ class ShardFolder:
         self.reasons: Counter[str] = Counter()
         self._schema = SCHEMA.with_metadata(dict(metadata))
         self._rows_a_shard = rows_a_shard
-        self._waiting = Waiting(route, self._schema)
+        self._waiting = ShardBuffer(route, self._schema)
         self._evidence: Counter[str] = Counter()
         self._tokens = [0, 0]
         self._refused: list[Quarantined] = []
-        self._done = Seen()
+        self._done = DiskSet()
         _try_out(self._schema)
         self._read_back()
 
@@ -247,7 +247,7 @@ class ShardFolder:
 
 def _try_out(schema: pa.Schema) -> None:
     """Write a shard of one full block to nowhere and read it back. Raises ShardError."""
-    waiting, file = Waiting("trial", schema), io.BytesIO()
+    waiting, file = ShardBuffer("trial", schema), io.BytesIO()
     for _ in range(ROWS_A_BLOCK):
         waiting.add(TRIAL, "trial")
     try:

@@ -28,7 +28,7 @@ from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import load_tokenizer
 from pipeline.generation.engines.openrouter import OpenRouter, encode_body
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, fingerprint_of
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Completion, Evidence, Reason, Refusal
 
 __all__ = ["cassette"]
@@ -117,7 +117,7 @@ def test_replay_gives_the_true_ids_or_the_refusal(name: str, cassette: OpenCasse
     known = known_fingerprints()
     fingerprint = fingerprint_of(completion, known) if known else true_fingerprint(profile, stream=case.stream)
 
-    row = reconstruct(case.prompt, completion, tiny(), fingerprint, Asked(profile.name, None, case.max_tokens))
+    row = reconstruct(case.prompt, completion, tiny(), fingerprint, Expected(profile.name, None, case.max_tokens))
 
     if isinstance(row, Refusal):
         assert EXPECTED[name] == row.reason, row.detail

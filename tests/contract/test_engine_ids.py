@@ -12,10 +12,10 @@ from harness.goldens.extension import golden_path
 from harness.goldens.golden import Golden, read_golden
 from pipeline.formats.format import Format, end_ids
 from pipeline.formats.registry import open_format
-from pipeline.generation.engines.output import Generation, complete
+from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import Ask, checked
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.generation.engines.server import ServerRequest, checked
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Evidence, Reason, Refusal, Sampling, TokenRow
 
 pytestmark = pytest.mark.contract
@@ -39,17 +39,17 @@ def golden_of(case: str) -> Golden:
     return read_golden(golden_path(case))
 
 
-def generation(name: Name, golden: Golden) -> Generation:
+def generation(name: Name, golden: Golden) -> EngineOutput:
     """What the client makes of the engine's answer."""
     last = golden.ids[-1]
     end_id = last if last in end_ids(tiny()) else -1
     body = answered(name, list(golden.prompt_ids), list(golden.ids), end_id)
-    ask = Ask(golden.prompt_ids, Sampling(max_tokens=len(golden.ids)), tuple(end_ids(tiny())))
+    ask = ServerRequest(golden.prompt_ids, Sampling(max_tokens=len(golden.ids)), tuple(end_ids(tiny())))
     return checked(ask, DIALECTS[name]().generation(ask, body))
 
 
 def row_of(name: Name, golden: Golden, provider: str) -> TokenRow | Refusal:
-    found, asked = generation(name, golden), Asked(provider, MODEL, len(golden.ids))
+    found, asked = generation(name, golden), Expected(provider, MODEL, len(golden.ids))
     thinking = golden.prompt.thinking
     completion = complete(golden.prompt_ids, found, tiny(), thinking=thinking, model=MODEL, provider=name)
     return reconstruct(golden.prompt, completion, tiny(), None, asked)

@@ -32,10 +32,10 @@ from pipeline.cli.ledger import document
 from pipeline.cli.report import print_summary, progress
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import KEY_VARIABLE, KeyMissingError, NoAnswerError, open_client
-from pipeline.generation.ledger import Answered, Ledger, Request, State, listing
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State, listing
 from pipeline.generation.ledger_writer import spill
 from pipeline.generation.paid_client import StopError
-from pipeline.generation.plan import Patience, Plan, Watch
+from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
 from pipeline.generation.summary import Summary
 from pipeline.records import Json, Route
 
@@ -142,8 +142,8 @@ class Place:
         return self.world.plan(
             route=Route("openrouter", MODEL, "siliconflow", stream=True),
             base_url="http://provider.invalid/api/v1",
-            watch=Watch(accepted=frozenset(Sign)),
-            patience=Patience(attempts=2, first=0.001, longest=0.01),
+            watch=BreakerPolicy(accepted=frozenset(Sign)),
+            patience=RetryPolicy(attempts=2, first=0.001, longest=0.01),
             concurrency=4,
             **changes,
         )
@@ -287,7 +287,7 @@ def test_an_answer_spilled_beside_a_full_disk_holds_no_key(place: Place) -> None
     async def once() -> bytes:
         async with open_client("openrouter", "http://provider.invalid/api/v1") as client:
             answer = await client.send(json.dumps({"messages": [{"content": "What is 101 + 1?"}]}).encode())
-            kept = Answered(answer.status, answer.raw, {}, answer.generation_id)
+            kept = LedgerAnswer(answer.status, answer.raw, {}, answer.generation_id)
             request = Request("a", "run", place.plan().route, "row-101", b"{}", 1)
             with Ledger(place.world.ledger).transaction() as ledger:
                 entry = ledger.claim(request, lambda: None)

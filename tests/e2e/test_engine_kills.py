@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.engines.settings import Name, Start
-from harness.measures.engines.kills import VICTIMS, Engine, Found, trial
+from harness.measures.engines.kills import VICTIMS, Engine, KillFinding, trial
 from pipeline.base.paths import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="engines are kept on Linux alone")
@@ -33,7 +33,7 @@ def test_a_run_goes_on_whoever_was_killed(name: Name, tmp_path: Path) -> None:
     script.write_text(SERVER.format(python=sys.executable, root=str(ROOT), name=name))
     script.chmod(0o755)
     engine, draw = Engine(Start(name, str(script), tmp_path)), random.Random(3)
-    found = Found()
+    found = KillFinding()
     try:
         for victim in VICTIMS:
             trial(engine, victim, draw, found)

@@ -13,29 +13,29 @@ from pipeline.records import Evidence, Refusal, TokenRow
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> list[fidelity.Verdict]:
+def verdicts() -> list[fidelity.FidelityVerdict]:
     return fidelity.measure(each=5, resegment=0.2, seed=91_000_000)
 
 
-def test_no_row_is_wrong_beyond_the_stated_risk(verdicts: list[fidelity.Verdict]) -> None:
+def test_no_row_is_wrong_beyond_the_stated_risk(verdicts: list[fidelity.FidelityVerdict]) -> None:
     assert [] == fidelity.report(verdicts)["wrong"]
 
 
-def test_every_grade_is_given_and_none_but_counted_is_ever_wrong(verdicts: list[fidelity.Verdict]) -> None:
+def test_every_grade_is_given_and_none_but_counted_is_ever_wrong(verdicts: list[fidelity.FidelityVerdict]) -> None:
     accepted = [(verdict.row.evidence, verdict.wrong) for verdict in verdicts if isinstance(verdict.row, TokenRow)]
 
     assert set(Evidence) == {evidence for evidence, _ in accepted}
     assert {Evidence.COUNTED} >= {evidence for evidence, wrong in accepted if wrong}
 
 
-def test_no_refusal_is_needless(verdicts: list[fidelity.Verdict]) -> None:
+def test_no_refusal_is_needless(verdicts: list[fidelity.FidelityVerdict]) -> None:
     fmt = open_format("tiny-kimi")
     refused = [(verdict.exchange, verdict.row) for verdict in verdicts if isinstance(verdict.row, Refusal)]
 
     assert [] == [refusal for exchange, refusal in refused if needless(exchange, refusal, fmt)]
 
 
-def test_the_report_reads_as_a_table(verdicts: list[fidelity.Verdict]) -> None:
+def test_the_report_reads_as_a_table(verdicts: list[fidelity.FidelityVerdict]) -> None:
     table = fidelity.table(fidelity.report(verdicts))
 
     assert table.startswith(f"answers {len(verdicts)}, sampled non-canonically ")

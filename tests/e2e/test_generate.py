@@ -28,7 +28,7 @@ from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger, State
-from pipeline.generation.plan import Watch
+from pipeline.generation.plan import BreakerPolicy
 from pipeline.records import Route, Sampling
 
 
@@ -49,7 +49,9 @@ def world(tmp_path: Path, fmt: Format) -> World:
 @pytest.mark.parametrize("provider", sorted(PROFILES))
 def test_every_row_is_accepted_truly_or_refused_with_a_reason(provider: str, stream: bool, world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
-        every = Watch(accepted=frozenset(Sign))  # a lossy route's rows are all refused, which would pause the run
+        every = BreakerPolicy(
+            accepted=frozenset(Sign)
+        )  # a lossy route's rows are all refused, which would pause the run
         summary = live.run(live.plan(route=Route("emulator", MODEL, provider, stream), watch=every))
 
     assert [] == world.false_rows()

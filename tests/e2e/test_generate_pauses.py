@@ -18,7 +18,7 @@ from pipeline.base.money import pico
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign
 from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
-from pipeline.generation.plan import Watch
+from pipeline.generation.plan import BreakerPolicy
 from pipeline.generation.run import EVENTS
 from pipeline.generation.summary import Summary
 
@@ -37,11 +37,11 @@ def world(tmp_path: Path, fmt: Format) -> World:
     return made
 
 
-def turning(world: World, sign: Sign, after: int, watch: Watch | None = None) -> Summary:
+def turning(world: World, sign: Sign, after: int, watch: BreakerPolicy | None = None) -> Summary:
     """One session against a provider that turns bad after so many answers."""
     answers = Turning(pool(world.fmt), bad_ids(sign, world.fmt), after)
     with emulating(world, answers, faults(sign, answers)) as live:
-        return live.run(live.plan(watch=watch or Watch()))
+        return live.run(live.plan(watch=watch or BreakerPolicy()))
 
 
 @pytest.mark.parametrize("sign", [sign for sign in SIGNS if sign is not Sign.COST])
@@ -76,7 +76,7 @@ def test_a_paused_run_goes_on_only_when_it_is_told_to(world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         with pytest.raises(StopError, match=r"paused by the breaker: refused: 28 of .*--resume.*--accept-trip") as stop:
             live.run()
-        resumed = live.run(live.plan(watch=Watch(resume=True)))
+        resumed = live.run(live.plan(watch=BreakerPolicy(resume=True)))
         again = live.run()
 
     assert (TRIPPED, UNUSABLE) == (first.code, stop.value.code)
@@ -88,14 +88,14 @@ def test_a_paused_run_goes_on_only_when_it_is_told_to(world: World) -> None:
 
 def test_a_resumed_run_is_judged_again(world: World) -> None:
     turning(world, Sign.REFUSED, 0)
-    second = turning(world, Sign.REFUSED, 0, Watch(resume=True))
+    second = turning(world, Sign.REFUSED, 0, BreakerPolicy(resume=True))
 
     assert (TRIPPED, CANARIES) == (second.code, second.rows["asked"])
 
 
 def test_a_trip_that_was_accepted_stops_nothing(world: World) -> None:
     turning(world, Sign.REFUSED, 0)
-    second = turning(world, Sign.REFUSED, 0, Watch(accepted=frozenset({Sign.REFUSED, Sign.COST})))
+    second = turning(world, Sign.REFUSED, 0, BreakerPolicy(accepted=frozenset({Sign.REFUSED, Sign.COST})))
 
     assert ("complete", ROWS) == (second.outcome, second.rows["refused"])
 
@@ -139,7 +139,7 @@ def test_a_run_that_will_not_fit_its_budget_pauses_at_the_first_estimate(world: 
     budget = each * ROWS // 2
     with emulating(tight, pool(world.fmt)) as live:
         first = live.run(live.plan(budget_pico=budget))
-        second = live.run(live.plan(budget_pico=budget, watch=Watch(accepted=frozenset({Sign.BUDGET}))))
+        second = live.run(live.plan(budget_pico=budget, watch=BreakerPolicy(accepted=frozenset({Sign.BUDGET}))))
 
     assert (TRIPPED, "budget") == (first.code, (first.paused or {}).get("sign"))
     assert 50 <= first.rows["asked"] < 50 + 16

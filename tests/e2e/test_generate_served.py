@@ -17,7 +17,7 @@ from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, StopError
-from pipeline.generation.plan import Caps, Patience, Plan
+from pipeline.generation.plan import Caps, Plan, RetryPolicy
 from pipeline.records import Route, Sampling
 
 NAMES: tuple[Name, ...] = ("sglang", "vllm")
@@ -45,7 +45,7 @@ def engine(name: Name, fmt: Format, **settings: Any) -> StandIn:  # noqa: ANN401
 
 
 def plan_for(world: World, server: StandIn, **changes: object) -> Plan:
-    ours = {"concurrency": 4, "sampling": Sampling(seed=5), "patience": Patience(3, 0.01, 0.05), **changes}
+    ours = {"concurrency": 4, "sampling": Sampling(seed=5), "patience": RetryPolicy(3, 0.01, 0.05), **changes}
     return world.plan(route=Route(server.name, MODEL), base_url=server.url, **ours)
 
 
@@ -272,7 +272,7 @@ def test_a_row_whose_answer_contradicts_itself_each_time_blocks_no_other(name: N
 
     prompt = "input_ids" if name == "sglang" else "prompt"
     with standing_in(engine(name, world.fmt, spoil=aborts)) as server:
-        first = world.run(plan_for(world, server, concurrency=1, patience=Patience(1, 0.01, 0.02)))
+        first = world.run(plan_for(world, server, concurrency=1, patience=RetryPolicy(1, 0.01, 0.02)))
         server.spoil = lambda _: None
         second = world.run(plan_for(world, server))
 

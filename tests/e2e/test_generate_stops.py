@@ -23,8 +23,8 @@ from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.plan import Patience, Watch
-from pipeline.generation.reconcile import Found, reconcile
+from pipeline.generation.plan import BreakerPolicy, RetryPolicy
+from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Sampling
 
 
@@ -109,7 +109,7 @@ def test_an_answer_that_a_killed_run_did_not_live_to_judge_is_judged_by_the_next
     """Turned away, free of charge: it is asked again, and counts for nothing."""
     told = Faults(before=lambda _: ApiError(status, "later"))
     with emulating(world, pool(world.fmt), told) as live:
-        first = live.run(live.plan(limit=1, patience=Patience(attempts=1)))
+        first = live.run(live.plan(limit=1, patience=RetryPolicy(attempts=1)))
     with sqlite3.connect(world.ledger) as db:
         assert 1 == db.execute("UPDATE requests SET state = 'answered', cost_pico = NULL").rowcount
     with emulating(world, pool(world.fmt)) as live:
@@ -198,7 +198,7 @@ def test_what_was_billed_for_a_lost_request_is_asked_of_the_provider_and_settled
             yield part[: len(part) // 2] if b"data:" in part else part
 
     with emulating(world, pool(world.fmt), Faults(body=cut)) as live:
-        first = live.run(live.plan(watch=Watch(accepted=frozenset(Sign))))
+        first = live.run(live.plan(watch=BreakerPolicy(accepted=frozenset(Sign))))
         time.sleep(1.1)  # a generation is known a second after its answer
         found = reconciled(live)
         again = reconciled(live)
@@ -208,12 +208,12 @@ def test_what_was_billed_for_a_lost_request_is_asked_of_the_provider_and_settled
     ledger.close()
 
     assert ROWS == first.cost["unsettled_requests"]
-    assert ({Found.SETTLED: ROWS}, {}) == (found, again)
+    assert ({Reconciled.SETTLED: ROWS}, {}) == (found, again)
     assert pico(world.billed()) == spent
 
 
-def reconciled(world: World) -> dict[Found, int]:
-    async def work() -> dict[Found, int]:
+def reconciled(world: World) -> dict[Reconciled, int]:
+    async def work() -> dict[Reconciled, int]:
         async with OpenRouter(world.url) as client:
             with contextlib.closing(Ledger(world.ledger)) as ledger:
                 return dict(await reconcile(client, ledger, "emulator"))

@@ -33,13 +33,13 @@ from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.paid_client import StopError
-from pipeline.generation.plan import Patience, Watch
+from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.generation.preflight import require_fingerprint
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
 from pipeline.shards.manifest import hold
 
-HASTY = Patience(first=0.01, longest=0.05)
+HASTY = RetryPolicy(first=0.01, longest=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_what_is_turned_away_for_now_is_free_and_asked_again_in_the_same_run(sta
 @pytest.mark.parametrize("status", [429, 503])
 def test_what_is_turned_away_at_every_attempt_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
     with emulating(world, pool(world.fmt), now_and_then(status)) as live:
-        first = live.run(live.plan(patience=Patience(attempts=1)))
+        first = live.run(live.plan(patience=RetryPolicy(attempts=1)))
         second = live.run()
 
     assert (1, "incomplete", 10) == (first.code, first.outcome, first.rows["to_ask_again"])
@@ -165,7 +165,7 @@ def test_a_stream_that_is_cut_is_kept_counted_at_its_worst_and_refused(world: Wo
             yield part[: len(part) // 2] if b"data:" in part else part
 
     with emulating(world, pool(world.fmt), Faults(body=cut)) as live:
-        summary = live.run(live.plan(watch=Watch(accepted=frozenset(Sign))))
+        summary = live.run(live.plan(watch=BreakerPolicy(accepted=frozenset(Sign))))
 
     assert {"stream_cut": ROWS} == summary.by_reason
     assert (ROWS, "0.0000") == (summary.cost["unsettled_requests"], summary.cost["usd"])

@@ -14,7 +14,7 @@ from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import load_tokenizer
 from pipeline.generation.engines.local import EngineError, LocalEngine, load_engine
-from pipeline.generation.engines.output import Generation, complete
+from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Evidence, Ids, Prompt, Sampling, TokenRow
 
@@ -43,7 +43,7 @@ def sampled(count: int, *, temperature: float = 1.0, max_tokens: int = 256) -> l
     return [Sampling(temperature=temperature, max_tokens=max_tokens, seed=row) for row in range(count)]
 
 
-def ids_of(generations: list[Generation]) -> list[Ids]:
+def ids_of(generations: list[EngineOutput]) -> list[Ids]:
     return [generation.ids for generation in generations]
 
 

@@ -27,7 +27,7 @@ from pipeline.generation.engines.openrouter import KEY_VARIABLE, encode_body
 from pipeline.generation.generate import run_generation
 from pipeline.generation.ledger import Ledger, Request, exchanged
 from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
-from pipeline.generation.plan import Patience
+from pipeline.generation.plan import RetryPolicy
 from pipeline.generation.probe.probe import run_probe
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
@@ -151,7 +151,7 @@ def test_a_folder_that_was_begun_otherwise_is_left_as_it_is(shop: Shop) -> None:
 def test_what_is_turned_away_is_told_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with opened(tmp_path, terms=Terms(rate=RateLimit(5))) as shop:
         wanted = shop.wanted(few=True, repeats=1)
-        wanted = replace(wanted, plan=replace(wanted.plan, patience=Patience(1), concurrency=1))
+        wanted = replace(wanted, plan=replace(wanted.plan, patience=RetryPolicy(1), concurrency=1))
 
         findings = shop.probe(wanted)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.datasets.decontaminate import asked_in, grams_of
-from pipeline.datasets.prepare import Sieve, Target
+from pipeline.datasets.prepare import RowFilter, TargetFormat
 from pipeline.datasets.registry import DATASETS
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -47,11 +47,11 @@ def kimi_format(shared: Path) -> Format:
 
 
 @pytest.fixture(scope="session")
-def sieve(shared: Path) -> Callable[[str, int], Sieve]:
+def sieve(shared: Path) -> Callable[[str, int], RowFilter]:
     """A dataset's rows held to a limit in the tiny target's tokens, and to every evaluation set."""
     grams = grams_of(asked_in(shared / "datasets" / "evalsets")[0])
     fmt = open_format("tiny-kimi", None)
-    return lambda dataset, most: Sieve(DATASETS[dataset], Target(fmt, most), grams)
+    return lambda dataset, most: RowFilter(DATASETS[dataset], TargetFormat(fmt, most), grams)
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,13 @@ from typing import TypeAlias
 import pytest
 
 from harness.fixtures.dataset_rows import adapted
-from pipeline.datasets.prepare import Preparation, Selection, Sieve
+from pipeline.datasets.prepare import Preparation, RowFilter, Selection
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 
 pytestmark = pytest.mark.reference
 
-Sieves: TypeAlias = Callable[[str, int], Sieve]
+Sieves: TypeAlias = Callable[[str, int], RowFilter]
 LONG = 40_000
 """Tokens of the tiny target that a prompt may have, whole trajectories among them."""
 ADAPTED: Mapping[str, tuple[str, int, Mapping[str, int]]] = {

@@ -12,13 +12,13 @@ import pytest
 
 from harness.fixtures.dataset_rows import adapted
 from pipeline.datasets.adapters import glaive, sweagent
-from pipeline.datasets.prepare import Preparation, Selection, Sieve
+from pipeline.datasets.prepare import Preparation, RowFilter, Selection
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import Prompt
 
 pytestmark = pytest.mark.reference
 
-Sieves: TypeAlias = Callable[[str, int], Sieve]
+Sieves: TypeAlias = Callable[[str, int], RowFilter]
 MOST = 3000
 """Tokens of the tiny target that a prompt may have."""
 

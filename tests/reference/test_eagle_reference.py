@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
-from pipeline.drafter.training.packing import Batch
+from pipeline.drafter.training.packing import PackedBatch
 
 TOLERANCE = 1e-5
 
@@ -28,7 +28,7 @@ class Reference:
     """The drafter with the fixed weights, the batch, and all values by name."""
 
     drafter: Drafter
-    batch: Batch
+    batch: PackedBatch
     values: dict[str, torch.Tensor]
     losses: dict[str, list[float]]
     steps: int
@@ -41,7 +41,7 @@ def reference(request: pytest.FixtureRequest) -> Reference:
     values = load_file(stem.with_name(f"{stem.name}.safetensors"))
     document = json.loads(stem.with_name(f"{stem.name}.json").read_text("utf-8"))
     drafter = _drafter(document, values)
-    batch = Batch(
+    batch = PackedBatch(
         ids=values["input_ids"][0],
         mask=values["loss_mask"][0].bool(),
         starts=(0, values["input_ids"].shape[1]),

@@ -12,7 +12,7 @@ from harness.fixtures.answers import PROMPT, answer, reason, route, told
 from pipeline.formats.format import Format
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.oracle import judged
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import Completion, Delta, Reason, Refusal, RefusedError, TokenLogprob, TokenRow, Usage
 
@@ -233,7 +233,7 @@ def verdict_on(fmt: Format, ids: tuple[int, ...]) -> str:
     completion = answer(reasoning="r", content="HAVING", token_ids=ids, usage=Usage(len(prompt_ids), len(ids)))
     row = reconstruct(PROMPT, completion, fmt, None)
     assert isinstance(row, TokenRow)
-    return judged(row, PROMPT, completion, fmt, [route()], Asked())
+    return judged(row, PROMPT, completion, fmt, [route()], Expected())
 
 
 def logprobs_without_bytes(fmt: Format, given: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from pipeline.fingerprints.exchanges import read_exchanges
 from pipeline.fingerprints.harvest import Harvest, harvest
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.models import formats_on
-from pipeline.fingerprints.observations import Observed
+from pipeline.fingerprints.observations import Observation
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import TraitName
@@ -115,7 +115,7 @@ def test_answers_of_providers_that_count_alike_prove_it_together(gathered: Harve
     assert native.trait.n > ends[0].trait.n
 
 
-def pooled(answers: Sequence[Observed], providers: set[str]) -> list[Observed]:
+def pooled(answers: Sequence[Observation], providers: set[str]) -> list[Observation]:
     return [one for one in answers if one.route[0] in providers and one.model.format == "kimi-k2"]
 
 

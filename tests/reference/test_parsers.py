@@ -14,7 +14,7 @@ import pytest
 from harness.measures.parsers.differential import (
     EXPLAINED,
     Calls,
-    Verdict,
+    ParserVerdict,
     compared,
     formats_of,
     listed_differences,
@@ -32,11 +32,11 @@ def formats(shared: Path) -> Mapping[str, Format]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(shared: Path) -> Mapping[str, Mapping[str, Verdict]]:
+def verdicts(shared: Path) -> Mapping[str, Mapping[str, ParserVerdict]]:
     return compared(shared)
 
 
-def test_every_recorded_case_is_compared(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:
+def test_every_recorded_case_is_compared(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> None:
     print("\n" + table(verdicts))  # noqa: T201 — the measure, for `pytest -s`
     expected = {
         "SGLang calls": 69,
@@ -50,16 +50,16 @@ def test_every_recorded_case_is_compared(verdicts: Mapping[str, Mapping[str, Ver
 
 
 def test_every_difference_is_explained_and_every_explanation_is_of_a_difference(
-    verdicts: Mapping[str, Mapping[str, Verdict]],
+    verdicts: Mapping[str, Mapping[str, ParserVerdict]],
 ) -> None:
     assert [] == unexplained(verdicts)
 
 
 def test_a_new_difference_and_an_old_explanation_are_both_wrong(
-    verdicts: Mapping[str, Mapping[str, Verdict]],
+    verdicts: Mapping[str, Mapping[str, ParserVerdict]],
 ) -> None:
     name = next(iter(listed_differences()["vLLM reasoning"]))
-    changed = {**verdicts["vLLM reasoning"], name: Verdict.EQUAL, "another": Verdict.DIFFERS}
+    changed = {**verdicts["vLLM reasoning"], name: ParserVerdict.EQUAL, "another": ParserVerdict.DIFFERS}
 
     assert [
         f"vLLM reasoning: another differs, and {EXPLAINED.name} does not say why",
@@ -74,9 +74,9 @@ def test_no_case_is_explained_twice() -> None:
         assert len(names) == len(set(names))
 
 
-def test_enough_of_each_oracle_is_equal(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:
+def test_enough_of_each_oracle_is_equal(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> None:
     """A parse that refused everything would differ nowhere."""
-    equal = {oracle: list(of_oracle.values()).count(Verdict.EQUAL) for oracle, of_oracle in verdicts.items()}
+    equal = {oracle: list(of_oracle.values()).count(ParserVerdict.EQUAL) for oracle, of_oracle in verdicts.items()}
 
     assert {
         "SGLang calls": 26,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.measures.replay import FAILURES, Recorded, Replayed, recorded_in, replay
+from harness.measures.replay import FAILURES, RecordedAnswer, Replayed, recorded_in, replay
 
 EACH = 3
 MARKS = ('"error"', '"finish_reason":null,"native_finish_reason":null,"message"', '"finish_reason": null')
@@ -15,7 +15,7 @@ MARKS = ('"error"', '"finish_reason":null,"native_finish_reason":null,"message"'
 
 
 @pytest.fixture(scope="module")
-def found(shared: Path) -> list[Recorded]:
+def found(shared: Path) -> list[RecordedAnswer]:
     every = [one for one in recorded_in(shared / "recordings" / "exchanges.jsonl") if one.is_openrouter]
     return [
         one
@@ -25,7 +25,7 @@ def found(shared: Path) -> list[Recorded]:
 
 
 @pytest.fixture(scope="module")
-def came(found: list[Recorded]) -> list[Replayed]:
+def came(found: list[RecordedAnswer]) -> list[Replayed]:
     return replay(found)
 
 

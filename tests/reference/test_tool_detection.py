@@ -37,13 +37,13 @@ def test_evaluation_prompts_without_tools_are_not_hit(shared: Path) -> None:
 @pytest.mark.parametrize("dataset", ["B3_Magicoder", "B6_UltraChat"])
 def test_chat_and_code_rows_are_not_hit(dataset: str, shared: Path) -> None:
     from pipeline.datasets.audit import Auditor, audited_rows
-    from pipeline.datasets.control_text import Spelled
+    from pipeline.datasets.control_text import ControlText
     from pipeline.datasets.features import Feature
     from pipeline.datasets.registry import DATASETS
     from pipeline.records import ToolMode
 
     name = dataset.partition("_")[0]
-    auditor = Auditor(name, ToolMode.RAW, Spelled((), ()))
+    auditor = Auditor(name, ToolMode.RAW, ControlText((), ()))
     sources = sorted((shared / "datasets" / dataset).glob("*[k0-9t].jsonl"))
 
     rows = [row for path in sources for row in audited_rows(auditor, DATASETS[name], path)]

@@ -21,7 +21,7 @@ from typing import Any
 from harness.emulator.catalog import cost_usd
 from harness.fixtures.forks import ChildError, told_by
 from harness.fixtures.runs import MODEL, World, byte_format, make_world, prompt_line
-from harness.measures.chaos.checks import Found, check
+from harness.measures.chaos.checks import ChaosFinding, check
 from harness.measures.chaos.server import bad_wire
 from harness.measures.chaos.session import Due, Ended, reconciled, session, when_asked, when_writing
 from harness.views.view import PROFILES
@@ -29,11 +29,11 @@ from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import listing
 from pipeline.generation.paid_client import BUDGET_SPENT
-from pipeline.generation.plan import Patience, Plan, Watch
+from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
 from pipeline.records import Json, Route
 
 RUNS, PROMPTS = 200, 500
-HASTY = Patience(attempts=5, first=0.002, longest=0.01)
+HASTY = RetryPolicy(attempts=5, first=0.002, longest=0.01)
 MOST_SESSIONS = 150
 PROVIDERS = ("chutes", "siliconflow")
 WORST_TOKENS = (256, 256)
@@ -52,7 +52,7 @@ class Rehearsal:
     in_flight: int
     budget: int
     kills: int
-    found: Found = field(default_factory=Found)
+    found: ChaosFinding = field(default_factory=ChaosFinding)
 
     def go(self) -> None:
         """Sessions until every row is there or of unknown fate; the budget is looked at after each."""
@@ -71,7 +71,7 @@ class Rehearsal:
             concurrency=self.in_flight,
             budget_pico=self.budget,
             patience=HASTY,
-            watch=Watch(accepted=frozenset(Sign)),
+            watch=BreakerPolicy(accepted=frozenset(Sign)),
         )
 
     def _due(self) -> Due | None:
@@ -106,7 +106,7 @@ def drawn_run(world: World, draw: Random) -> Rehearsal:
     return Rehearsal(world, draw, route, in_flight, budget, kills=draw.randrange(1, 7))
 
 
-def rehearse(folder: Path, seed: int, prompts: int) -> tuple[Found, str]:
+def rehearse(folder: Path, seed: int, prompts: int) -> tuple[ChaosFinding, str]:
     """One run from its first session to the comparison of the books, and what was drawn for it in words."""
     (tokenizer := folder / "tokenizer").mkdir()
     world = make_world(folder, byte_format(tokenizer))
@@ -123,7 +123,7 @@ def rehearse(folder: Path, seed: int, prompts: int) -> tuple[Found, str]:
     return run.found, way
 
 
-def isolated(seed: int, prompts: int) -> tuple[Found, str]:
+def isolated(seed: int, prompts: int) -> tuple[ChaosFinding, str]:
     """The same in a process of its own: what a run reads its shards with starts threads, and a fork loses them."""
     with tempfile.TemporaryDirectory() as folder:
 
@@ -135,8 +135,10 @@ def isolated(seed: int, prompts: int) -> tuple[Found, str]:
         try:
             told: Any = told_by(work)
         except ChildError as error:
-            return Found(Counter({"crash of the rehearsal": 1}), [f"{error}; its traceback stands above"]), "no run"
-    return Found(Counter(told["wrong"]), told["examples"], Counter(told["counts"])), told["way"]
+            return ChaosFinding(
+                Counter({"crash of the rehearsal": 1}), [f"{error}; its traceback stands above"]
+            ), "no run"
+    return ChaosFinding(Counter(told["wrong"]), told["examples"], Counter(told["counts"])), told["way"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first run's; the others count on from it")
     parser.add_argument("--seconds", type=float, help="begin no run after so many seconds")
     options = parser.parse_args(arguments)
-    total, runs, begin = Found(), 0, time.monotonic()
+    total, runs, begin = ChaosFinding(), 0, time.monotonic()
     for seed in range(options.seed, options.seed + options.runs):
         if options.seconds is not None and time.monotonic() - begin > options.seconds:
             break

@@ -36,7 +36,7 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Found:
+class ChaosFinding:
     """What one run came to."""
 
     violations: Counter[str] = field(default_factory=Counter)
@@ -47,15 +47,15 @@ class Found:
         self.violations[kind] += 1
         self.examples.append(f"{kind}: {detail}")
 
-    def add(self, other: Found) -> None:
+    def add(self, other: ChaosFinding) -> None:
         self.violations.update(other.violations)
         self.examples += other.examples
         self.counts.update(other.counts)
 
 
-def check(world: World, log: Path) -> Found:
+def check(world: World, log: Path) -> ChaosFinding:
     """Hold the two sides against each other, once the emulator has ended."""
-    found, sides = Found(), Sides.of(world, log)
+    found, sides = ChaosFinding(), Sides.of(world, log)
     _check_rows(found, world, sides)
     _check_money(found, sides)
     for sample, attempts in sides.ledger.items():
@@ -112,7 +112,7 @@ def _merge(total: Attempts, one: Attempts) -> None:
     total.hashes |= one.hashes
 
 
-def _check_rows(found: Found, world: World, sides: Sides) -> None:
+def _check_rows(found: ChaosFinding, world: World, sides: Sides) -> None:
     accepted, refused = [str(row["id"]) for row in world.rows()], [str(line["id"]) for line in world.quarantine()]
     there, in_shards = Counter(accepted + refused), frozenset(accepted)
     for name in world.false_rows():
@@ -125,7 +125,7 @@ def _check_rows(found: Found, world: World, sides: Sides) -> None:
     found.counts.update(accepted=len(accepted), refused=len(refused), rows=len(sides.rows))
 
 
-def _check_row(found: Found, sides: Sides, sample: str, *, is_there: bool, is_accepted: bool) -> None:
+def _check_row(found: ChaosFinding, sides: Sides, sample: str, *, is_there: bool, is_accepted: bool) -> None:
     name, states, faults = sides.rows[sample], sides.ledger[sample].states, sides.faults[sample]
     if sides.billed[sample] and not {"answered", "settled", "unknown"} & set(states):
         found.wrong("lost paid answer", f"{name}: billed, and the ledger has {states}")
@@ -138,7 +138,7 @@ def _check_row(found: Found, sides: Sides, sample: str, *, is_there: bool, is_ac
     found.counts["unknown"] += states[-1:] == ["unknown"]
 
 
-def _check_money(found: Found, sides: Sides) -> None:
+def _check_money(found: ChaosFinding, sides: Sides) -> None:
     for sample in sides.rows:
         billed, ours = sum(sides.billed[sample]), sides.ledger[sample]
         if not ours.settled <= billed <= ours.settled + ours.unsettled_worst:

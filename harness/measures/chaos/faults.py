@@ -38,7 +38,7 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownFault:
     """What the client gets. `pause`: seconds between pieces."""
 
     status: int
@@ -59,21 +59,21 @@ class Fault:
     weight: int
     asks: bool
     passes: bool
-    change: Callable[[Shown, Random], Shown]
+    change: Callable[[ShownFault, Random], ShownFault]
 
 
-NO_ANSWER: Final = Shown(OK, {}, b"")
+NO_ANSWER: Final = ShownFault(OK, {}, b"")
 
 
-def _error(status: int, draw: Random, **headers: str) -> Shown:
+def _error(status: int, draw: Random, **headers: str) -> ShownFault:
     error: dict[str, Json] = {**ERROR, "code": status}
     if draw.random() < 0.1:  # noqa: PLR2004 - a page from something in between
-        return Shown(status, {"content-type": "text/html", **headers}, b"<html>try later</html>")
-    return Shown(status, {"content-type": "application/json", **headers}, json.dumps({"error": error}).encode())
+        return ShownFault(status, {"content-type": "text/html", **headers}, b"<html>try later</html>")
+    return ShownFault(status, {"content-type": "application/json", **headers}, json.dumps({"error": error}).encode())
 
 
-def _turned_away(status: int) -> Callable[[Shown, Random], Shown]:
-    def change(_: Shown, draw: Random) -> Shown:
+def _turned_away(status: int) -> Callable[[ShownFault, Random], ShownFault]:
+    def change(_: ShownFault, draw: Random) -> ShownFault:
         named: list[dict[str, str]] = [
             {},
             {"retry-after": "0.005"},
@@ -87,18 +87,18 @@ def _turned_away(status: int) -> Callable[[Shown, Random], Shown]:
     return change
 
 
-def _lost_after_billing(true: Shown, draw: Random) -> Shown:
+def _lost_after_billing(true: ShownFault, draw: Random) -> ShownFault:
     """The answer is made and billed, and an error comes in its place; half of them name the generation."""
     named = {key: value for key, value in true.headers.items() if key == "x-generation-id"}
     return _error(draw.choice(BILLED_ERRORS), draw, **(named if draw.random() < 0.5 else {}))  # noqa: PLR2004 - a half
 
 
-def _error_inside(true: Shown, _: Random) -> Shown:
+def _error_inside(true: ShownFault, _: Random) -> ShownFault:
     body = json.dumps({"error": ERROR, "user_id": None}).encode()
     return replace(true, body=b"data: " + body + b"\n\n" if is_stream(true.body) else body)
 
 
-def _error_chunk(true: Shown, draw: Random) -> Shown:
+def _error_chunk(true: ShownFault, draw: Random) -> ShownFault:
     """In a stream: amid its chunks, on its usage or behind it; what follows may come or not."""
     if not is_stream(true.body):
         return replace(true, body=edited(true.body, lambda body, _: {**body, "error": ERROR}))
@@ -108,24 +108,24 @@ def _error_chunk(true: Shown, draw: Random) -> Shown:
     return replace(true, body=stream_of([*parts[:at], chunk, *(parts[at:] if draw.random() < 0.7 else [])]))  # noqa: PLR2004 - mostly
 
 
-def _choices(true: Shown, change: Callable[[dict[str, Json]], dict[str, Json]]) -> Shown:
+def _choices(true: ShownFault, change: Callable[[dict[str, Json]], dict[str, Json]]) -> ShownFault:
     def whole(value: dict[str, Json], _: int) -> dict[str, Json]:
         return {**value, "choices": [change(choice) for choice in value.get("choices", [])]}
 
     return replace(true, body=edited(true.body, whole))
 
 
-def _nothing_made(_: Shown, draw: Random) -> Shown:
+def _nothing_made(_: ShownFault, draw: Random) -> ShownFault:
     """`finish_reason` null with zero tokens: not billed."""
     head: dict[str, Json] = {"id": f"gen-0-none{draw.getrandbits(40)}", "model": "drafter-gate/tiny-kimi"}
     usage: Json = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9, "cost": 0}
     message: Json = {"role": "assistant", "content": "", "reasoning": None}
     choice: Json = {"index": 0, "finish_reason": None, "native_finish_reason": None, "message": message}
     body: dict[str, Json] = {**head, "provider": "Chutes", "choices": [choice], "usage": usage}
-    return Shown(OK, {"content-type": "application/json"}, json.dumps(body).encode())
+    return ShownFault(OK, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-def _hidden_cut(true: Shown, _: Random) -> Shown:
+def _hidden_cut(true: ShownFault, _: Random) -> ShownFault:
     def change(choice: dict[str, Json]) -> dict[str, Json]:
         if not choice.get("finish_reason"):
             return choice
@@ -134,7 +134,7 @@ def _hidden_cut(true: Shown, _: Random) -> Shown:
     return _choices(true, change)
 
 
-def _emptied(true: Shown, _: Random) -> Shown:
+def _emptied(true: ShownFault, _: Random) -> ShownFault:
     gone: dict[str, Json] = {"content": "", "reasoning": None, "reasoning_details": []}
 
     def change(choice: dict[str, Json]) -> dict[str, Json]:
@@ -143,16 +143,16 @@ def _emptied(true: Shown, _: Random) -> Shown:
     return _choices(true, change)
 
 
-def _another(key: str, value: str) -> Callable[[Shown, Random], Shown]:
+def _another(key: str, value: str) -> Callable[[ShownFault, Random], ShownFault]:
     return lambda true, _: replace(true, body=edited(true.body, lambda body, _: {**body, key: value}))
 
 
-def _junk_logprobs(true: Shown, draw: Random) -> Shown:
+def _junk_logprobs(true: ShownFault, draw: Random) -> ShownFault:
     junk = draw.choice([-1.7881393e-06, {"content": [], "refusal": []}, {"content": None}, 0])
     return _choices(true, lambda choice: {**choice, "logprobs": junk})
 
 
-def _no_cost(true: Shown, draw: Random) -> Shown:
+def _no_cost(true: ShownFault, draw: Random) -> ShownFault:
     """The price is not told, or is junk: the ledger must hold the worst case until it asks again."""
     junk: dict[str, Json] = draw.choice([{}, {"cost": 1e300}, {"cost": "free"}, {"cost": -1}])
 
@@ -165,7 +165,7 @@ def _no_cost(true: Shown, draw: Random) -> Shown:
     return replace(true, body=edited(true.body, change))
 
 
-def _usage_form(true: Shown, draw: Random) -> Shown:
+def _usage_form(true: ShownFault, draw: Random) -> ShownFault:
     """A chunk of its own without choices, or on the finish chunk."""
     if not is_stream(true.body):
         return true
@@ -176,7 +176,7 @@ def _usage_form(true: Shown, draw: Random) -> Shown:
     )
 
 
-def _talkative(true: Shown, draw: Random) -> Shown:
+def _talkative(true: ShownFault, draw: Random) -> ShownFault:
     """Comments between chunks, or white space before a body."""
     if not is_stream(true.body):
         return replace(true, body=b"\n         \n" * draw.randrange(1, 200) + true.body)
@@ -188,20 +188,20 @@ def _talkative(true: Shown, draw: Random) -> Shown:
     return replace(true, body=stream_of(parts))
 
 
-def _cut(end: End) -> Callable[[Shown, Random], Shown]:
+def _cut(end: End) -> Callable[[ShownFault, Random], ShownFault]:
     """The body ends early. `whole` ends it in good order, so that only what it says tells."""
 
-    def change(true: Shown, draw: Random) -> Shown:
+    def change(true: ShownFault, draw: Random) -> ShownFault:
         return replace(true, body=true.body[: draw.randrange(len(true.body))], end=end)
 
     return change
 
 
-def _slow(true: Shown, draw: Random) -> Shown:
+def _slow(true: ShownFault, draw: Random) -> ShownFault:
     return replace(true, pause=draw.random() * SLOWEST)
 
 
-def _twice(true: Shown, draw: Random) -> Shown:
+def _twice(true: ShownFault, draw: Random) -> ShownFault:
     """A run of bytes comes twice, wherever it is but in the price: a price that still is one is beyond any check."""
     while True:
         start = draw.randrange(len(true.body))
@@ -211,14 +211,14 @@ def _twice(true: Shown, draw: Random) -> Shown:
     return replace(true, body=true.body[:stop] + true.body[start:])
 
 
-def _chunk_twice(true: Shown, draw: Random) -> Shown:
+def _chunk_twice(true: ShownFault, draw: Random) -> ShownFault:
     parts = events(true.body)
     at = draw.randrange(len(parts))
     again = at + draw.randrange(1, 4)
     return replace(true, body=stream_of([*parts[:again], *parts[at:]]))
 
 
-def _chunk_lost(true: Shown, draw: Random) -> Shown:
+def _chunk_lost(true: ShownFault, draw: Random) -> ShownFault:
     parts = events(true.body)
     del parts[draw.randrange(len(parts))]
     return replace(true, body=stream_of(parts))

@@ -28,7 +28,7 @@ from harness.emulator.answers import PoolAnswerer
 from harness.emulator.oracle_log import OracleLog
 from harness.emulator.service import Service
 from harness.fixtures.forks import forked
-from harness.measures.chaos.faults import FAULTS, NO_ANSWER, End, Fault, Shown, drawn
+from harness.measures.chaos.faults import FAULTS, NO_ANSWER, End, Fault, ShownFault, drawn
 from pipeline.formats.format import Format
 from pipeline.records import Ids
 
@@ -63,7 +63,7 @@ class BadWire:
         self._write(json.loads(body).get("user"), fault, true, shown)
         await _show(shown, receive, send)
 
-    def _write(self, sample: str, fault: Fault, true: Shown, shown: Shown) -> None:
+    def _write(self, sample: str, fault: Fault, true: ShownFault, shown: ShownFault) -> None:
         whole = hashlib.sha256(shown.body).hexdigest() if shown.end is End.WHOLE else None
         generation = true.headers.get("x-generation-id")
         line = {"sample": sample, "fault": fault.name, "generation": generation, "sha256": whole}
@@ -90,10 +90,10 @@ class _Kept:
     parts: list[bytes] = field(default_factory=list)
     read: bool = False
 
-    async def answer(self, app: App, scope: Scope) -> Shown:
+    async def answer(self, app: App, scope: Scope) -> ShownFault:
         await app(scope, self._receive, self._send)
         self.headers.pop("content-length", None)
-        return Shown(self.status, self.headers, b"".join(self.parts))
+        return ShownFault(self.status, self.headers, b"".join(self.parts))
 
     async def _receive(self) -> dict[str, object]:
         if self.read:
@@ -109,7 +109,7 @@ class _Kept:
             self.parts.append(message.get("body", b""))
 
 
-async def _show(shown: Shown, receive: App, send: App) -> None:
+async def _show(shown: ShownFault, receive: App, send: App) -> None:
     transport = receive.__self__.transport  # uvicorn's request cycle: ASGI has no way to break a connection
     if shown.end is End.NOTHING:
         _reset(transport)

@@ -26,7 +26,7 @@ from pipeline.base.paths import ROOT
 if TYPE_CHECKING:
     from pipeline.drafter.decoding.drafting import Drafting
     from pipeline.drafter.decoding.evaluate import Trial
-    from pipeline.drafter.decoding.prompts import Question
+    from pipeline.drafter.decoding.prompts import EvaluationPrompt
     from pipeline.drafter.decoding.speculate import Limits
     from pipeline.drafter.decoding.trees import Shape
     from pipeline.drafter.decoding.verify import Verifier
@@ -38,20 +38,20 @@ COUNT = 240
 SHAPES = ("chain:4", "tree:4,2,2,1", "dynamic:4,4,16")
 
 
-def tiny_questions(count: int) -> list[Question]:
+def tiny_questions(count: int) -> list[EvaluationPrompt]:
     """Prompts of every topic that the tiny target was not taught."""
-    from pipeline.drafter.decoding.prompts import Question
+    from pipeline.drafter.decoding.prompts import EvaluationPrompt
     from pipeline.formats.registry import open_format
 
     fmt = open_format("tiny-kimi")
     drawn = (sample.prompt for sample in islice(samples(SEED, Split.HELD_OUT), count))
-    return [Question(str(number), fmt.render(prompt), "tiny") for number, prompt in enumerate(drawn)]
+    return [EvaluationPrompt(str(number), fmt.render(prompt), "tiny") for number, prompt in enumerate(drawn)]
 
 
 def trials(
     target: Target,
     trained: Path | None,
-    questions: Sequence[Question],
+    questions: Sequence[EvaluationPrompt],
     shapes: Sequence[Shape],
     max_tokens: int,
     *,
@@ -82,7 +82,7 @@ def trials(
 
 
 def _of_one(
-    verifier: Verifier, fixed: dict[str, Drafting], question: Question, shapes: Sequence[Shape], limits: Limits
+    verifier: Verifier, fixed: dict[str, Drafting], question: EvaluationPrompt, shapes: Sequence[Shape], limits: Limits
 ) -> list[Trial]:
     from pipeline.drafter.decoding.evaluate import Trial, compare
     from pipeline.drafter.decoding.speculate import decode_plainly, speculate
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure and report; 1 where the contract fails."""
     import torch
 
-    from pipeline.drafter.decoding.prompts import formats_of, questions_in, template_renderer
+    from pipeline.drafter.decoding.prompts import evaluation_prompts_in, formats_of, template_renderer
     from pipeline.drafter.decoding.report import document_of, lossless, table_of
     from pipeline.drafter.decoding.trees import parse_shape
     from pipeline.drafter.target.hidden_states import load_target
@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         names = formats_of(options.target)
         render = open_format(names[0], str(options.target)).render if names else template_renderer(options.target)
-        questions = questions_in(options.prompts, render)[: options.count]
+        questions = evaluation_prompts_in(options.prompts, render)[: options.count]
     begun = time.monotonic()
     shapes = [parse_shape(text) for text in options.shape or SHAPES]
     drawn = not options.without_drawn

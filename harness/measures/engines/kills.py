@@ -25,7 +25,7 @@ from typing import Final, Literal, get_args
 
 from harness.engines.__main__ import add_engine, start_of
 from harness.engines.keeper import descendants
-from harness.engines.launch import Running, running
+from harness.engines.launch import RunningEngine, running
 from harness.engines.settings import Start
 from harness.fixtures.runs import MODEL, World, make_world, prompt_line
 from pipeline.base.paths import ROOT
@@ -45,7 +45,7 @@ ANSWERED: Final = "SELECT row FROM requests JOIN answers USING (identity, attemp
 
 
 @dataclass(slots=True)
-class Found:
+class KillFinding:
     """What the trials of one victim came to. `double`: rows that are there twice, or were answered twice.
 
     `asked_again`: requests beyond one a row, which a kill took the answer from, or a server that was gone;
@@ -67,7 +67,7 @@ class Engine:
     def __init__(self, start: Start) -> None:
         self.start = start
         self._stack = ExitStack()
-        self._running: Running | None = None
+        self._running: RunningEngine | None = None
 
     def url(self) -> str:
         """Where it listens; started if need be."""
@@ -90,7 +90,7 @@ class Engine:
         self._stack, self._running = ExitStack(), None
 
 
-def trial(engine: Engine, victim: Victim, draw: random.Random, found: Found) -> None:
+def trial(engine: Engine, victim: Victim, draw: random.Random, found: KillFinding) -> None:
     """One run, killed once and gone on with to its end."""
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         world = world_in(Path(name))
@@ -112,7 +112,7 @@ def trial(engine: Engine, victim: Victim, draw: random.Random, found: Found) -> 
         count(world, found)
 
 
-def count(world: World, found: Found) -> None:
+def count(world: World, found: KillFinding) -> None:
     """Rows that are not there, rows that are there or were answered more than once, and rows asked more than once."""
     held = Counter(str(row["id"]) for row in [*world.rows(), *world.quarantine()])
     found.lost += sum(f"row-{number}" not in held for number in range(PROMPTS))
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options, more = parser.parse_known_args(given)
     engine, draw = Engine(start_of(options, more)), random.Random(options.seed)
-    found = {victim: Found() for victim in VICTIMS}
+    found = {victim: KillFinding() for victim in VICTIMS}
     try:
         for _ in range(options.trials):
             for victim in VICTIMS:
@@ -180,6 +180,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(each.lost or each.double or each.left for each in found.values()))
 
 
-def _plain(found: Found) -> dict[str, int | list[int]]:
+def _plain(found: KillFinding) -> dict[str, int | list[int]]:
     names = ("trials", "lost", "double", "left", "early", "asked_again", "rows_before")
     return {name: getattr(found, name) for name in names}

@@ -17,21 +17,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.emulator.survey import Exchange, questions
+from harness.emulator.survey import SurveyedAnswer, questions
 from harness.emulator.traits import CALLS_FROM_WORST, measured
 from harness.engines.cassettes import played
 from harness.engines.chat import ENGINES, EngineError, ask, exchange_of, thinking_of, trips_of
 from harness.live.fingerprint_diff import lines_of
 from harness.measures.fidelity import needless
 from harness.measures.fingerprints import FOLDER, table
-from pipeline.base.binomial import upper_bound
+from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import NoAnswerError
 from pipeline.proof.answer import texts_of
 from pipeline.proof.fingerprint import Fingerprint, Trait, file_name, fingerprint_of
 from pipeline.proof.oracle import judged
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.stream_deltas import without_repeats
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Evidence, Reason, Refusal, RefusedError, TokenRow
@@ -47,7 +47,7 @@ APART = 10_000_000
 class Judged:
     """One answer and what was made of it: from its text alone, and from its ids with `by_ids` naming the outcome."""
 
-    exchange: Exchange
+    exchange: SurveyedAnswer
     row: TokenRow | Refusal
     by_ids: str
 
@@ -85,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result["wrong"] or result["needless"] else 0
 
 
-def survey(engine: str, url: str, each: int, seed: int, fmt: Format, *, keep: Path | None = None) -> list[Exchange]:
+def survey(
+    engine: str, url: str, each: int, seed: int, fmt: Format, *, keep: Path | None = None
+) -> list[SurveyedAnswer]:
     """`each` answers a way to ask, every seventh cut by length."""
     asked = list(questions(trips_of(engine), each, seed=seed, cut_every=7))
     answers = ask(engine, url, asked, fmt)
@@ -112,12 +114,12 @@ def _worse(seen: Mapping[str, Trait], scripted: Mapping[str, Trait]) -> Iterator
             yield name, replace(worst, n=sum(trait.n for trait in both))
 
 
-def judged_by(known: Sequence[Fingerprint], exchange: Exchange, fmt: Format) -> Judged:
+def judged_by(known: Sequence[Fingerprint], exchange: SurveyedAnswer, fmt: Format) -> Judged:
     """One answer, rebuilt from its text and from its ids."""
     return Judged(exchange, rebuilt(exchange, fmt, known), _by_ids(exchange, fmt, known))
 
 
-def rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
+def rebuilt(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
     """What is made of the text view."""
     completion = exchange.completion
     if not isinstance(completion, Completion):
@@ -126,11 +128,11 @@ def rebuilt(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> To
         fingerprint = fingerprint_of(completion, known)
     except RefusedError as error:
         return error.refusal
-    asked = Asked(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
+    asked = Expected(exchange.trip.profile.name, fingerprint.model, exchange.max_tokens)
     return reconstruct(exchange.prompt, completion, fmt, fingerprint, asked)
 
 
-def _by_ids(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> str:
+def _by_ids(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> str:
     """The same answer with its ids: the grade, or the reason why even they are not taken."""
     raw, named = exchange.raw, exchange.named
     try:
@@ -139,7 +141,7 @@ def _by_ids(exchange: Exchange, fmt: Format, known: Sequence[Fingerprint]) -> st
         fingerprint = fingerprint_of(completion, known)
     except RefusedError as error:
         return f"refused:{error.refusal.reason}"
-    asked = Asked(named, fingerprint.model, exchange.max_tokens)
+    asked = Expected(named, fingerprint.model, exchange.max_tokens)
     row = reconstruct(exchange.prompt, completion, fmt, fingerprint, asked)
     if isinstance(row, Refusal):
         return f"refused:{row.reason}"
@@ -220,7 +222,11 @@ def is_resplit(one: Judged, fmt: Format) -> bool:
 def _grade(accepted: Iterable[Judged], grade: Evidence) -> dict[str, Any]:
     rows = [one for one in accepted if isinstance(one.row, TokenRow) and one.row.evidence is grade]
     wrong = sum(one.wrong for one in rows)
-    return {"rows": len(rows), "wrong": wrong, "upper95": round(upper_bound(wrong, len(rows)), 6) if rows else None}
+    return {
+        "rows": len(rows),
+        "wrong": wrong,
+        "upper95": round(clopper_pearson_upper(wrong, len(rows)), 6) if rows else None,
+    }
 
 
 def _refused(found: Iterable[Judged]) -> dict[str, int]:

@@ -24,9 +24,9 @@ from harness.engines.agreement import add_prompts, asks_of, by_transformers, com
 from harness.engines.launch import running
 from harness.engines.settings import Name
 from pipeline.generation.engines.openrouter import NoAnswerError
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import Ask, Served, generation_of
+from pipeline.generation.engines.server import EngineServer, ServerRequest, generation_of
 from pipeline.records import Json
 
 DEPTH: Final = 4
@@ -116,13 +116,15 @@ def objections_to(found: dict[str, Json], theirs: Drafted, ours: Drafted) -> Ite
         yield f"its acceptance length {theirs.length:.3f} is not ours, {ours.length:.3f}, within {SPREAD:.0%}"
 
 
-async def decoded(name: Name, url: str, wanted: Sequence[Ask], rows: int) -> tuple[list[Generation], Drafted]:
+async def decoded(
+    name: Name, url: str, wanted: Sequence[ServerRequest], rows: int
+) -> tuple[list[EngineOutput], Drafted]:
     """The engine's answers, and what it says of its drafts. Raises EngineError, NoAnswerError."""
-    async with Served(DIALECTS[name](), url, in_flight=rows) as server:
+    async with EngineServer(DIALECTS[name](), url, in_flight=rows) as server:
         before = await _metrics(url) if name == "vllm" else Drafted()
         slots = asyncio.Semaphore(rows)
 
-        async def one(ask: Ask) -> bytes:
+        async def one(ask: ServerRequest) -> bytes:
             async with slots:
                 return (await server.send(server.body(ask))).raw
 
@@ -157,7 +159,7 @@ async def _metrics(url: str) -> Drafted:
         return told_by_vllm((await client.get(f"{url}/metrics")).text)
 
 
-def own_rounds(model: Path, directory: Path, wanted: Sequence[Ask], depth: int) -> Drafted:
+def own_rounds(model: Path, directory: Path, wanted: Sequence[ServerRequest], depth: int) -> Drafted:
     """The rounds of our own speculative decoding of the same prompts, a chain as deep."""
     from pipeline.drafter.decoding.drafting import DrafterDrafting
     from pipeline.drafter.decoding.speculate import Limits, speculate

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from harness.emulator.survey import PROMPTS
 from pipeline.base.prompts import read_prompts
-from pipeline.drafter.target.server import StatesError, rows_of
+from pipeline.drafter.target.server import ServedStatesError, rows_of
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, Prompt
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         worst, largest, rows = compared(
             options.url, options.model, options.layers, prompts_of(options.prompts), options.tokens
         )
-    except (StatesError, OSError, ValueError, KeyError, TypeError) as error:
+    except (ServedStatesError, OSError, ValueError, KeyError, TypeError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     share = f"{worst / largest:.1e}, limit {options.limit:.0e}"
@@ -88,5 +88,5 @@ def generated(url: str, prompt: Ids, tokens: int) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise StatesError(f"status {error.code}: {error.read()[:300]!r}") from None
+        raise ServedStatesError(f"status {error.code}: {error.read()[:300]!r}") from None
     return found

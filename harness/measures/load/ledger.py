@@ -16,8 +16,8 @@ from pathlib import Path
 from harness.fixtures.runs import World
 from harness.measures.load.sides import ROUTE
 from pipeline.generation.billing import bill_of
-from pipeline.generation.ledger import Answered, Ledger, Request
-from pipeline.generation.ledger_writer import Scribe
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request
+from pipeline.generation.ledger_writer import LedgerWriter
 
 AT_ONCE = 64
 RAW = (
@@ -30,13 +30,13 @@ def cost_of_a_request(folder: Path, requests: int) -> float:
     """Microseconds of processor time: reserved, answered and settled."""
 
     async def work(ledger: Ledger) -> float:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         numbers, used = iter(range(requests)), time.process_time()
 
         async def one() -> None:
             for number in numbers:
                 entry = await scribe.do(partial(Ledger.claim, request=_request(number, "run"), hold=_nothing))
-                await scribe.keep(entry, Answered(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
+                await scribe.keep(entry, LedgerAnswer(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
 
         await asyncio.gather(*(one() for _ in range(AT_ONCE)))
         await scribe.close()

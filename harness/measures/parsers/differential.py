@@ -40,7 +40,7 @@ EXPLAINED = ROOT / "tests" / "reference" / "parser_differences.json"
 _CALL_ID = re.compile(r"functions\.(.+):\d+", re.DOTALL)
 
 
-class Verdict(StrEnum):
+class ParserVerdict(StrEnum):
     """What one comparison showed."""
 
     EQUAL = "equal"
@@ -57,7 +57,7 @@ class Calls(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParserReading:
     """What a completion says, in one reading: texts, and calls as identity and arguments."""
 
     reasoning: str
@@ -66,19 +66,19 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ParserCase:
     """One text, who read it and what it said to them."""
 
     oracle: str
     name: str
     text: str
-    theirs: Said
+    theirs: ParserReading
     format: str
     thinking: bool
     calls: Calls = Calls.BY_ID
 
 
-def cases(shared: Path) -> Iterator[Case]:
+def cases(shared: Path) -> Iterator[ParserCase]:
     """Every recorded case of SGLang's and vLLM's parsers."""
     sglang = json.loads((shared / "sglang" / "kimi_parser_cases.json").read_text("utf-8"))
     vllm = json.loads((shared / "sglang" / "vllm_kimi_parser_cases.json").read_text("utf-8"))
@@ -91,35 +91,39 @@ def cases(shared: Path) -> Iterator[Case]:
     )
 
 
-def _sglang_calls(case: Mapping[str, Any]) -> Case:
+def _sglang_calls(case: Mapping[str, Any]) -> ParserCase:
     told = case["nonstream"]
     calls = tuple((call["name"], call["parameters"]) for call in told["calls"])
-    theirs = Said("", told["normal_text"], calls)
-    return Case("SGLang calls", case["name"], case["text"], theirs, "kimi-k2.5", thinking=False, calls=Calls.BY_NAME)
+    theirs = ParserReading("", told["normal_text"], calls)
+    return ParserCase(
+        "SGLang calls", case["name"], case["text"], theirs, "kimi-k2.5", thinking=False, calls=Calls.BY_NAME
+    )
 
 
-def _sglang_reasoning(case: Mapping[str, Any]) -> Case:
+def _sglang_reasoning(case: Mapping[str, Any]) -> ParserCase:
     told, forced = case["nonstream"], case["force_reasoning"]
-    theirs = Said(told["reasoning_text"], told["normal_text"], ())
+    theirs = ParserReading(told["reasoning_text"], told["normal_text"], ())
     name = f"{case['name']}, {case['parser']}, {_FORCED[forced]}"
     fmt = _format(case["text"], forced=bool(forced))
-    return Case("SGLang reasoning", name, case["text"], theirs, fmt, thinking=True, calls=Calls.IN_CONTENT)
+    return ParserCase("SGLang reasoning", name, case["text"], theirs, fmt, thinking=True, calls=Calls.IN_CONTENT)
 
 
-def _sglang_whole(case: Mapping[str, Any]) -> Case:
+def _sglang_whole(case: Mapping[str, Any]) -> ParserCase:
     forced = case["force_reasoning"]
     calls = tuple((call["id"], call["arguments"]) for call in case["tool_calls"])
-    theirs = Said(case["reasoning_content"] or "", case["content"] or "", calls)
+    theirs = ParserReading(case["reasoning_content"] or "", case["content"] or "", calls)
     name = f"{case['name']}, {_FORCED[forced]}, {case['history_tool_calls']} calls before"
-    return Case("SGLang whole", name, case["text"], theirs, _format(case["text"], forced=bool(forced)), thinking=True)
+    return ParserCase(
+        "SGLang whole", name, case["text"], theirs, _format(case["text"], forced=bool(forced)), thinking=True
+    )
 
 
-def _vllm(group: str, case: Mapping[str, Any], told: Mapping[str, Any], *, thinking: bool) -> Case:
+def _vllm(group: str, case: Mapping[str, Any], told: Mapping[str, Any], *, thinking: bool) -> ParserCase:
     calls = tuple((call["id"], call["arguments"]) for call in told["tool_calls"])
-    theirs = Said(told["reasoning"] or "", told["content"] or "", calls)
+    theirs = ParserReading(told["reasoning"] or "", told["content"] or "", calls)
     fmt = _format(case["text"], forced=True) if thinking else "kimi-k2.5"
     name = f"{case['name']}, thinking {'on' if thinking else 'off'}"
-    return Case(f"vLLM {group}", name, case["text"], theirs, fmt, thinking)
+    return ParserCase(f"vLLM {group}", name, case["text"], theirs, fmt, thinking)
 
 
 _FORCED: Mapping[bool | None, str] = {True: "forced", False: "not forced", None: "by default"}
@@ -130,14 +134,14 @@ def _format(text: str, *, forced: bool) -> str:
     return "kimi-k2.5" if forced and not text.startswith("<think>") else "kimi-k2-thinking"
 
 
-def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> Said:
+def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> ParserReading:
     """What our parse says; RefusedError where it refuses."""
     parts = fmt.parse(ids, thinking=thinking)
     if calls is Calls.IN_CONTENT:
-        return Said(parts.reasoning or "", _spelled(fmt, parts), ())
+        return ParserReading(parts.reasoning or "", _spelled(fmt, parts), ())
     content, found = _content_and_calls(fmt, parts)
     named = ((_name(one) if calls is Calls.BY_NAME else one, two) for one, two in found)
-    return Said(parts.reasoning or "", content, tuple(named))
+    return ParserReading(parts.reasoning or "", content, tuple(named))
 
 
 def _spelled(fmt: Format, parts: Parts) -> str:
@@ -167,15 +171,15 @@ def _content_and_calls(fmt: Format, parts: Parts) -> tuple[str, list[tuple[str, 
     return content, [(identity, arguments) for identity, arguments in calls]
 
 
-def verdict_of(case: Case, formats: Mapping[str, Format]) -> Verdict:
+def verdict_of(case: ParserCase, formats: Mapping[str, Format]) -> ParserVerdict:
     """One case compared."""
     fmt = formats[case.format]
     try:
         ids = ids_of_text(fmt.tokenizer, case.text)
         ours = our_reading(fmt, ids, thinking=case.thinking, calls=case.calls)
     except RefusedError:
-        return Verdict.REFUSED
-    return Verdict.EQUAL if ours == case.theirs else Verdict.DIFFERS
+        return ParserVerdict.REFUSED
+    return ParserVerdict.EQUAL if ours == case.theirs else ParserVerdict.DIFFERS
 
 
 def formats_of(shared: Path) -> dict[str, Format]:
@@ -234,10 +238,10 @@ def drawn(engine: str, python: Path, number: int) -> int:
     return 1 if tally.unexplained else 0
 
 
-def compared(shared: Path) -> dict[str, dict[str, Verdict]]:
+def compared(shared: Path) -> dict[str, dict[str, ParserVerdict]]:
     """Every case's verdict, by oracle and name."""
     formats = formats_of(shared)
-    found: dict[str, dict[str, Verdict]] = {}
+    found: dict[str, dict[str, ParserVerdict]] = {}
     for case in cases(shared):
         verdicts = found.setdefault(case.oracle, {})
         if case.name in verdicts:
@@ -246,7 +250,7 @@ def compared(shared: Path) -> dict[str, dict[str, Verdict]]:
     return found
 
 
-def unexplained(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+def unexplained(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> list[str]:
     """One line for each difference without a reason, and for each reason without a difference."""
     reasons = listed_differences()
     differing = {(oracle, name) for oracle, all_of in verdicts.items() for name in all_of if _differs(all_of[name])}
@@ -257,18 +261,18 @@ def unexplained(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
     ]
 
 
-def _differs(verdict: Verdict) -> bool:
-    return verdict is Verdict.DIFFERS
+def _differs(verdict: ParserVerdict) -> bool:
+    return verdict is ParserVerdict.DIFFERS
 
 
-def table(verdicts: Mapping[str, Mapping[str, Verdict]]) -> str:
+def table(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> str:
     """Oracle x texts tried x equal x refused x explained differences."""
     lines = [f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}"]
     reasons = listed_differences()
     for oracle, all_of in verdicts.items():
         seen = Counter(all_of.values())
         known = sum(_differs(verdict) and name in reasons.get(oracle, {}) for name, verdict in all_of.items())
-        counts = f"{len(all_of):6} {seen[Verdict.EQUAL]:6} {seen[Verdict.REFUSED]:8} {known:10}"
+        counts = f"{len(all_of):6} {seen[ParserVerdict.EQUAL]:6} {seen[ParserVerdict.REFUSED]:8} {known:10}"
         lines.append(f"{oracle:18} {counts}")
     return "\n".join(lines) + "\n"
 
@@ -283,7 +287,7 @@ class OracleError(Exception):
 
 
 @dataclass(slots=True)
-class Tally:
+class ParserTally:
     """What became of the texts."""
 
     texts: int = 0
@@ -294,9 +298,9 @@ class Tally:
     unexplained: list[str] = field(default_factory=list)
 
 
-def compared_live(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> Tally:
+def compared_live(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> ParserTally:
     """Every text compared. Raises OracleError."""
-    tally = Tally()
+    tally = ParserTally()
     for drawn, theirs in zip(texts, ask(engine, python, texts, fmt), strict=True):
         note(tally, engine, drawn, theirs, fmt)
     return tally
@@ -321,7 +325,7 @@ def _ids(drawn: Drawn, fmt: Format) -> list[int]:
     return list(ids_of_text(fmt.tokenizer, drawn.text))
 
 
-def note(tally: Tally, engine: str, drawn: Drawn, answer: Mapping[str, Any], fmt: Format) -> None:
+def note(tally: ParserTally, engine: str, drawn: Drawn, answer: Mapping[str, Any], fmt: Format) -> None:
     """One comparison, counted."""
     tally.texts += 1
     calls = tuple((MADE_UP if re.fullmatch(_ANOTHER_ID, one) else one, two) for one, two in answer["calls"])
@@ -340,7 +344,7 @@ def note(tally: Tally, engine: str, drawn: Drawn, answer: Mapping[str, Any], fmt
         tally.unexplained.append(f"{drawn}: we read {said(ours)}, {engine} {theirs}")
 
 
-def table_of(engine: str, tally: Tally) -> str:
+def table_of(engine: str, tally: ParserTally) -> str:
     """One line of counts, then the reasons and what none explains."""
     counts = f"{tally.texts:6} {tally.equal:6} {tally.refused:8} {tally.explained:10}"
     lines = [

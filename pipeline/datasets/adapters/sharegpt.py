@@ -24,7 +24,7 @@ import orjson
 
 from pipeline.base.disk_sets import temporary
 from pipeline.base.json_lines import line_of
-from pipeline.datasets.blocks import Block, Put, Rows, rows_of
+from pipeline.datasets.blocks import Block, RowsBlock, SpilledBlock, rows_of
 from pipeline.datasets.conversation import asked_last, identity, sound
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError, objects_in, role_in, text_in
 from pipeline.records import JsonObject, Prompt
@@ -146,7 +146,7 @@ def joined_chunks(blocks: Iterable[Block]) -> Iterator[Block]:
                 kept = row if isinstance(row, Rejected) else _kept(db, seq, row)
                 passed += [] if kept is None else [kept]
             if passed:
-                yield Rows(tuple(passed))
+                yield RowsBlock(tuple(passed))
         yield from _conversations(db)
 
 
@@ -173,7 +173,7 @@ def _conversations(db: sqlite3.Connection) -> Iterator[Block]:
     found = db.execute("SELECT first, offset, file, line, row FROM chunks ORDER BY first, offset, seq")
     groups = (tuple(group) for _, group in groupby(found, key=itemgetter(0)))
     while some := tuple(islice(groups, CONVERSATIONS)):
-        yield Put(some, _read)
+        yield SpilledBlock(some, _read)
 
 
 def _read(groups: Iterable[Sequence[tuple[int, int, str, int, bytes]]]) -> Iterator[Raw | Rejected]:

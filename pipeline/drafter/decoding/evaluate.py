@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from math import inf
 
 from pipeline.drafter.decoding.drafting import Drafting
-from pipeline.drafter.decoding.prompts import Question
-from pipeline.drafter.decoding.speculate import Limits, Plain, Speculated, decode_plainly, first_difference, speculate
+from pipeline.drafter.decoding.prompts import EvaluationPrompt
+from pipeline.drafter.decoding.speculate import (
+    Limits,
+    PlainDecoding,
+    SpeculativeDecoding,
+    decode_plainly,
+    first_difference,
+    speculate,
+)
 from pipeline.drafter.decoding.trees import Shape
 from pipeline.drafter.decoding.verify import Verifier
 
@@ -52,9 +59,9 @@ class Trial:
 
     contender: str
     shape: Shape
-    question: Question
-    plain: Plain
-    speculated: Speculated
+    question: EvaluationPrompt
+    plain: PlainDecoding
+    speculated: SpeculativeDecoding
     difference: Difference | None
 
 
@@ -62,9 +69,9 @@ def evaluate(
     verifier: Verifier,
     contenders: Sequence[Contender],
     shapes: Sequence[Shape],
-    questions: Sequence[Question],
+    questions: Sequence[EvaluationPrompt],
     limits: Limits,
-    told: Callable[[Question], None] = lambda _: None,
+    told: Callable[[EvaluationPrompt], None] = lambda _: None,
 ) -> list[Trial]:
     """All trials, a question after another. `told` is called with each question once it is through.
 
@@ -85,7 +92,7 @@ def evaluate(
     return trials
 
 
-def compare(plain: Plain, speculated: Speculated) -> Difference | None:
+def compare(plain: PlainDecoding, speculated: SpeculativeDecoding) -> Difference | None:
     """The first difference of the answers; None where they are the same tokens."""
     at = first_difference(plain.ids, speculated.ids)
     if at is None:

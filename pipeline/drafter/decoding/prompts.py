@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from pipeline.base.json_lines import LONGEST_LINE, strict_object
 from pipeline.base.prompts import RefusedLine, read_prompts
-from pipeline.datasets.decontaminate import Asked, asked_in
+from pipeline.datasets.decontaminate import EvaluationText, asked_in
 from pipeline.datasets.sources import SourceError
 from pipeline.formats.registry import FORMATS
 from pipeline.gate.digests import file_sha256
@@ -30,7 +30,7 @@ class PromptError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class EvaluationPrompt:
     """A prompt's ids, shape [n], and the evaluation set that it counts in."""
 
     id: str
@@ -38,11 +38,13 @@ class Question:
     dataset: str
 
 
-Placed: TypeAlias = tuple[str, Question]
+Placed: TypeAlias = tuple[str, EvaluationPrompt]
 """A question, after the place where it stands."""
 
 
-def questions_in(paths: Sequence[Path], render: Render | None, vocabulary: int | None = None) -> list[Question]:
+def evaluation_prompts_in(
+    paths: Sequence[Path], render: Render | None, vocabulary: int | None = None
+) -> list[EvaluationPrompt]:
     """All prompts of these files and folders, in order. Raises PromptError, OSError.
 
     `vocabulary` is how many ids the target knows; a prompt with another is refused.
@@ -119,7 +121,7 @@ def _given(path: Path) -> Iterator[Placed]:
                 yield where, _question(path, where, line)
 
 
-def _question(path: Path, where: str, line: bytes) -> Question:
+def _question(path: Path, where: str, line: bytes) -> EvaluationPrompt:
     try:
         value = strict_object(line)
     except RefusedError as error:
@@ -127,7 +129,7 @@ def _question(path: Path, where: str, line: bytes) -> Question:
     name, ids, dataset = value.get("id"), value.get("prompt_ids"), value.get("dataset") or path.stem
     if not isinstance(name, str) or not _is_ids(ids) or not isinstance(dataset, str):
         raise PromptError(f"{where}: no prompt. Give {SCHEMA}, ids being whole numbers from 0")
-    return Question(name, tuple(ids), dataset)  # type: ignore[arg-type]  # ids, as was just seen
+    return EvaluationPrompt(name, tuple(ids), dataset)  # type: ignore[arg-type]  # ids, as was just seen
 
 
 def _is_ids(value: Json) -> bool:
@@ -147,14 +149,14 @@ def _asked(path: Path, render: Render) -> Iterator[Placed]:
     except SourceError as error:
         raise PromptError(str(error)) from error
     for _, turns in groupby(found, key=lambda asked: (asked.file, asked.line)):
-        first: Asked = next(iter(turns))
+        first: EvaluationText = next(iter(turns))
         prompt = Prompt(first.place, ({"role": "user", "content": first.text},))
         yield _rendered_one(first.place, prompt, render, _set_of(Path(first.file)))
 
 
 def _rendered_one(where: str, prompt: Prompt, render: Render, dataset: str) -> Placed:
     try:
-        return where, Question(prompt.id, render(prompt), dataset)
+        return where, EvaluationPrompt(prompt.id, render(prompt), dataset)
     except RefusedError as error:
         raise PromptError(f"{where} is not rendered: {error.refusal.detail}") from error
 

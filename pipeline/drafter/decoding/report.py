@@ -30,7 +30,7 @@ class ReportError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ReportCell:
     """The trials of one set, drafter and shape."""
 
     dataset: str
@@ -75,11 +75,11 @@ def acceptance_length(trials: Sequence[Trial]) -> float | None:
     return _share(sum(each.yielded for each in rounds), len(rounds))
 
 
-def cells_of(trials: Sequence[Trial]) -> list[Cell]:
+def cells_of(trials: Sequence[Trial]) -> list[ReportCell]:
     """One a set, drafter and shape, in the order met; with more than one set, one over all of them as well."""
     sets = list(dict.fromkeys(trial.question.dataset for trial in trials))
     keys = list(dict.fromkeys((trial.contender, trial.shape.name) for trial in trials))
-    found: list[Cell] = []
+    found: list[ReportCell] = []
     for dataset in [*sets, *([ALL] if len(sets) > 1 else [])]:
         for contender, shape in keys:
             own = [
@@ -88,7 +88,7 @@ def cells_of(trials: Sequence[Trial]) -> list[Cell]:
                 if (trial.contender, trial.shape.name) == (contender, shape)
                 and dataset in (trial.question.dataset, ALL)
             ]
-            found.append(Cell(dataset, contender, shape, own))
+            found.append(ReportCell(dataset, contender, shape, own))
     return found
 
 

@@ -31,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainDecoding:
     """Greedy decoding, a token a pass. `margins[i]`: by how much the logit of token i exceeds the next best one's."""
 
     ids: Ids
@@ -53,7 +53,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Speculated:
+class SpeculativeDecoding:
     """Speculative decoding: the prompt's own pass yields the first token, each round a few more."""
 
     ids: Ids
@@ -61,7 +61,7 @@ class Speculated:
     seconds: float
 
 
-def decode_plainly(verifier: Verifier, prompt: Ids, limits: Limits) -> Plain:
+def decode_plainly(verifier: Verifier, prompt: Ids, limits: Limits) -> PlainDecoding:
     """The target's own answer. Raises VerifyError where there is no room for it."""
     _require_room(verifier, prompt, limits, 0)
     began = time.perf_counter()
@@ -73,12 +73,12 @@ def decode_plainly(verifier: Verifier, prompt: Ids, limits: Limits) -> Plain:
         ids.append(int(best.indices[0]))
         margins.append(float(best.values[0] - best.values[1]))
         if _is_done(ids, limits):
-            return Plain(tuple(ids), tuple(margins), time.perf_counter() - began)
+            return PlainDecoding(tuple(ids), tuple(margins), time.perf_counter() - began)
         logits = verifier.check(ids[-1]).logits[-1]
         verifier.keep(())
 
 
-def speculate(verifier: Verifier, drafting: Drafting, shape: Shape, prompt: Ids, limits: Limits) -> Speculated:
+def speculate(verifier: Verifier, drafting: Drafting, shape: Shape, prompt: Ids, limits: Limits) -> SpeculativeDecoding:
     """The same answer by drafts of this shape. Raises VerifyError where there is no room for it."""
     _require_room(verifier, prompt, limits, shape.depth)
     began = time.perf_counter()
@@ -96,7 +96,7 @@ def speculate(verifier: Verifier, drafting: Drafting, shape: Shape, prompt: Ids,
         aux = _rows(seen, path)
         rounds.append(_round(tree, new, limits.end_ids))
         ids += new
-    return Speculated(_cut(ids, limits), tuple(rounds), time.perf_counter() - began)
+    return SpeculativeDecoding(_cut(ids, limits), tuple(rounds), time.perf_counter() - began)
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

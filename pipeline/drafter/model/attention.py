@@ -189,7 +189,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
-class Plain:
+class PlainKernel:
     """Products and a softmax, `CHUNK` queries at a time."""
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> Out:
@@ -258,7 +258,7 @@ class CudaFlash:
         return found[0][0], found[1][0], found[2][0]
 
 
-PLAIN = Plain()
+PLAIN = PlainKernel()
 
 
 def kernel_for(query: torch.Tensor) -> Kernel:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from pipeline.drafter.training.packing import Batch
+    from pipeline.drafter.training.packing import PackedBatch
 
 
 CHUNK_BYTES = {"cpu": 4 * 1024 * 1024}
@@ -192,7 +192,7 @@ class MaskMode(StrEnum):
     SPECULATORS = "speculators"
 
 
-def teacher_positions(batch: Batch, mode: MaskMode) -> torch.Tensor:
+def teacher_positions(batch: PackedBatch, mode: MaskMode) -> torch.Tensor:
     """The positions whose target distribution teaches, int64 [S], ascending.
 
     Never the first of a document: the row that predicts what follows it would stand before the document.
@@ -211,19 +211,19 @@ def teacher_positions(batch: Batch, mode: MaskMode) -> torch.Tensor:
     return (beside & ~first).nonzero()[:, 0]
 
 
-def document_starts(batch: Batch) -> torch.Tensor:
+def document_starts(batch: PackedBatch) -> torch.Tensor:
     """Where the document of each position begins, int64 [N]."""
     starts = torch.tensor(batch.starts, device=batch.ids.device)
     return starts[:-1].repeat_interleave(starts.diff())
 
 
-def present(batch: Batch, positions: torch.Tensor, steps: int) -> torch.Tensor:
+def present(batch: PackedBatch, positions: torch.Tensor, steps: int) -> torch.Tensor:
     """Whether step k has the row of each teacher position, bool [steps, S]."""
     rows = positions[None] - 1 - torch.arange(steps, device=positions.device)[:, None]
     return rows >= document_starts(batch)[positions]
 
 
-def counts(batch: Batch, mode: MaskMode, steps: int) -> torch.Tensor:
+def counts(batch: PackedBatch, mode: MaskMode, steps: int) -> torch.Tensor:
     """How many rows each step is a mean over, float64 [steps]; sums of several batches are a mean over all of them.
 
     Supervised rows; in mode `specforge` all rows, masked ones too.
@@ -243,7 +243,7 @@ def scales(total: torch.Tensor, mode: MaskMode, decay: float) -> torch.Tensor:
     return torch.where(total > 0, weights / (total + smallest).clamp(min=1e-5), torch.zeros_like(weights))
 
 
-def _borders(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def _borders(batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether a position is the first of its document, and whether it is the last, bool [N] each."""
     starts = torch.tensor(batch.starts, device=batch.ids.device)
     first, last = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)

@@ -20,7 +20,7 @@ from pipeline.drafter.model.loss import MaskMode, Teacher, document_starts, pres
 
 if TYPE_CHECKING:
     from pipeline.drafter.model.config import DraftVocabulary
-    from pipeline.drafter.training.packing import Batch
+    from pipeline.drafter.training.packing import PackedBatch
 
 INITIAL_SPREAD = 0.02
 
@@ -61,7 +61,7 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     def forward(
         self,
-        batch: Batch,
+        batch: PackedBatch,
         teacher: Teacher,
         mode: MaskMode,
         scales: torch.Tensor,
@@ -95,7 +95,7 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         )
         return TttResult(scored.loss, scored.sums, scored.correct, scored.counted)
 
-    def unroll(self, batch: Batch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    def unroll(self, batch: PackedBatch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
         """States [A, h] before the norm of `rows` [A], ascending, after each step of training-time test."""
         inside = torch.arange(batch.tokens, device=rows.device) - document_starts(batch)
         embedded, fused = self._embedded(batch.ids), self.fuse(batch.aux)
@@ -149,7 +149,7 @@ def _needed(positions: torch.Tensor, there: torch.Tensor, tokens: int) -> torch.
     return needed.nonzero()[:, 0]
 
 
-def _last_rows(batch: Batch) -> torch.Tensor:
+def _last_rows(batch: PackedBatch) -> torch.Tensor:
     """Where the last state of a position is in `batch.last`, int64 [N]; states of all positions may be there too."""
     if len(batch.last) == batch.tokens:
         return torch.arange(batch.tokens, device=batch.ids.device)

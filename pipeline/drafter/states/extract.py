@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from pipeline.base.files import write_whole
-from pipeline.drafter.rows import Rows
+from pipeline.drafter.rows import TrainingRows
 from pipeline.drafter.states.manifest import (
     DTYPES,
-    Document,
-    Size,
+    StateManifest,
     StoreError,
+    StoreSize,
     amount,
     begin,
     settings_of,
@@ -47,7 +47,7 @@ HEADER_A_ROW = 512
 """More bytes than a row takes in a header."""
 
 
-class Thinks(Protocol):
+class StatesBackend(Protocol):
     """What gives rows their states: a target in this process, or one that is served."""
 
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
@@ -56,18 +56,18 @@ class Thinks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExtractionPlan:
     """What a store is made of; all of it decides its bytes. Raises nothing itself."""
 
     facts: TargetFacts
     layers: Layers
-    rows: Rows
+    rows: TrainingRows
     dtype: str
     computed: Mapping[str, str]
     bytes_a_shard: int = BYTES_A_SHARD
 
     @property
-    def size(self) -> Size:
+    def size(self) -> StoreSize:
         return size_of(self.rows.tokens, self.rows.emitted, self.facts.hidden_size, DTYPES[self.dtype])
 
     def settings(self) -> dict[str, Json]:
@@ -87,7 +87,7 @@ class Plan:
         return [*found, range(start, len(self.rows))]
 
 
-def require_room(plan: Plan, out: Path, *, free: int | None = None) -> None:
+def require_room(plan: ExtractionPlan, out: Path, *, free: int | None = None) -> None:
     """Raises StoreError unless what is left to write fits beside what is there; `free` bytes, or what the disk says."""
     there = sum(path.stat().st_size for path in out.glob("*.safetensors")) if out.is_dir() else 0
     room = shutil.disk_usage(_existing(out)).free if free is None else free
@@ -100,7 +100,9 @@ def require_room(plan: Plan, out: Path, *, free: int | None = None) -> None:
         )
 
 
-def extract(plan: Plan, target: Thinks, out: Path, *, attestation: str, progress: Callable[[int], None]) -> Document:
+def extract(
+    plan: ExtractionPlan, target: StatesBackend, out: Path, *, attestation: str, progress: Callable[[int], None]
+) -> StateManifest:
     """Write what is missing of the store; `progress` is told the rows that are there. Raises StoreError, OSError."""
     settings = plan.settings()
     begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
@@ -119,7 +121,9 @@ def extract(plan: Plan, target: Thinks, out: Path, *, attestation: str, progress
     return document
 
 
-def _write_shard(plan: Plan, target: Thinks, out: Path, document: Document, rows: range) -> Document:
+def _write_shard(
+    plan: ExtractionPlan, target: StatesBackend, out: Path, document: StateManifest, rows: range
+) -> StateManifest:
     states = target.states(plan.rows[rows.start : rows.stop], DTYPES[plan.dtype])
     data = shard_bytes(states, plan.rows.entries[rows.start : rows.stop])
     name = f"states-{len(document.shards):05d}.safetensors"
@@ -131,7 +135,7 @@ def _write_shard(plan: Plan, target: Thinks, out: Path, document: Document, rows
     return replace(document, shards=(*document.shards, described(name, data, states)))
 
 
-def _check_written(document: Document, out: Path) -> None:
+def _check_written(document: StateManifest, out: Path) -> None:
     for shard in document.shards:
         path = out / shard.file
         if not path.is_file():

@@ -17,7 +17,7 @@ import torch
 
 from pipeline.base.files import aside, write_whole
 from pipeline.base.json_lines import canonical
-from pipeline.drafter.rows import Rows
+from pipeline.drafter.rows import TrainingRows
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers, boundaries
 from pipeline.records import Json
@@ -40,7 +40,7 @@ class StoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class StoreSize:
     """What the states take in bytes, and what peers would write who keep every last state; headers are under 1 %."""
 
     tokens: int
@@ -67,10 +67,10 @@ class Size:
         )
 
 
-def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> Size:
+def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> StoreSize:
     """Three states a token and its id, and one state an emitted token."""
     one, ids = hidden_size * dtype.itemsize, IDS_A_TOKEN * tokens
-    return Size(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
+    return StoreSize(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
 
 
 def amount(size: int) -> str:
@@ -84,7 +84,7 @@ def amount(size: int) -> str:
 
 
 def settings_of(
-    facts: TargetFacts, layers: Layers, rows: Rows, dtype: str, computed: Mapping[str, str], bytes_a_shard: int
+    facts: TargetFacts, layers: Layers, rows: TrainingRows, dtype: str, computed: Mapping[str, str], bytes_a_shard: int
 ) -> dict[str, Json]:
     """What a store is begun with. `computed` says on what: other devices, dtypes and versions round otherwise."""
     return {
@@ -130,7 +130,7 @@ class StateShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class StateManifest:
     """A store's manifest. `attestations` are those under which its sessions ran."""
 
     settings: Mapping[str, Any]
@@ -140,7 +140,7 @@ class Document:
     shards: tuple[StateShard, ...] = ()
 
 
-def begin(folder: Path, settings: Mapping[str, Json], size: Size) -> Document:
+def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateManifest:
     """The manifest of a store that goes on, or of a new one. Raises StoreError, OSError."""
     path = folder / MANIFEST
     if not path.exists():
@@ -149,14 +149,14 @@ def begin(folder: Path, settings: Mapping[str, Json], size: Size) -> Document:
         ours = {LOCK, aside(path).name}
         if folder.is_dir() and (left := sorted({item.name for item in folder.iterdir()} - ours)):
             raise StoreError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
-        return Document(settings, size.document())
+        return StateManifest(settings, size.document())
     old = read(folder)
     if told := "; ".join(_differences(old.settings, settings)):
         raise StoreError(f"{folder} was begun with other settings ({told}). Give the same, or another --out DIR")
     return old
 
 
-def read(folder: Path) -> Document:
+def read(folder: Path) -> StateManifest:
     """The manifest as it lies there. Raises StoreError, OSError."""
     path = folder / MANIFEST
     if not path.is_file():
@@ -169,12 +169,14 @@ def read(folder: Path) -> Document:
             raise StoreError(f"{path}: the settings are not those that its digest names. Put the file back")
         shards = tuple(StateShard(**shard) for shard in found["shards"])
         _ = found["settings"]["target"]["hidden_size"], found["settings"]["dtype"], found["settings"]["layers"]
-        return Document(found["settings"], found["size"], tuple(found["attestations"]), bool(found["complete"]), shards)
+        return StateManifest(
+            found["settings"], found["size"], tuple(found["attestations"]), bool(found["complete"]), shards
+        )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is no manifest of hidden states ({type(error).__name__}: {error})") from error
 
 
-def write(folder: Path, document: Document) -> None:
+def write(folder: Path, document: StateManifest) -> None:
     """Write `manifest.json` in one step. Raises OSError."""
     settings = dict(document.settings)
     text = json.dumps(
@@ -196,7 +198,7 @@ def write(folder: Path, document: Document) -> None:
     write_whole(folder / MANIFEST, fill)
 
 
-def under(document: Document, attestation: str) -> Document:
+def under(document: StateManifest, attestation: str) -> StateManifest:
     """The same with one attestation more, if it is a new one."""
     return replace(document, attestations=tuple(dict.fromkeys((*document.attestations, attestation))))
 

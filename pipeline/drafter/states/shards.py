@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from pipeline.drafter.row_folders import SHA256
-from pipeline.drafter.rows import Entry, TrainingRow, training_row
-from pipeline.drafter.states.manifest import DTYPES, Document, StateShard, StoreError, read
+from pipeline.drafter.rows import StoredRow, TrainingRow, training_row
+from pipeline.drafter.states.manifest import DTYPES, StateManifest, StateShard, StoreError, read
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers, checked
 from pipeline.drafter.training.packing import RowStates
@@ -49,7 +49,7 @@ class Placed:
     states_hash: str
 
 
-def shard_bytes(rows: Sequence[RowStates], entries: Sequence[Entry]) -> bytes:
+def shard_bytes(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> bytes:
     """A shard of these rows, the same bytes for the same rows. States are stored in the dtype they have."""
     tensors = {
         "ids": torch.cat([row.ids for row in rows]).to("cpu", torch.int32),
@@ -61,7 +61,7 @@ def shard_bytes(rows: Sequence[RowStates], entries: Sequence[Entry]) -> bytes:
     return data
 
 
-def _described(rows: Sequence[RowStates], entries: Sequence[Entry]) -> Iterator[list[str | int]]:
+def _described(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> Iterator[list[str | int]]:
     for row, entry in zip(rows, entries, strict=True):
         hashes = _hash(row.ids.cpu().to(torch.int32)), _hash(row.aux.cpu(), row.last.cpu())
         yield [entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes]
@@ -88,7 +88,7 @@ class StateStore:
     def __init__(self, folder: Path) -> None:
         """Read the manifest and every header. Raises StoreError, OSError."""
         self.folder = folder
-        self.document: Document = read(folder)
+        self.document: StateManifest = read(folder)
         if not self.document.complete:
             raise StoreError(f"{folder} is not whole yet. Run the command again that began it: it goes on")
         if not self.document.attestations or not all(map(SHA256.fullmatch, self.document.attestations)):
@@ -142,7 +142,7 @@ class StateStore:
         ids = self._slice(shard, "ids", start, start + placed.tokens)
         if _hash(ids) != placed.ids_hash:
             raise _changed(self._path(shard), placed.id)
-        entry = Entry(placed.id, ids.numpy(), placed.tokens - placed.emitted, placed.evidence, placed.dataset)
+        entry = StoredRow(placed.id, ids.numpy(), placed.tokens - placed.emitted, placed.evidence, placed.dataset)
         return training_row(entry)
 
     def _row(self, index: int) -> RowStates:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from pipeline.base.files import weights_sha256
 from pipeline.base.json_lines import canonical, strict_object
-from pipeline.drafter.rows import Rows
+from pipeline.drafter.rows import TrainingRows
 from pipeline.records import RefusedError
 
 INDEX = "model.safetensors.index.json"
@@ -73,7 +73,7 @@ def _config_sha256(directory: Path) -> str:
     return hashlib.sha256(canonical(kept)).hexdigest()
 
 
-def check_rows(facts: TargetFacts, rows: Rows) -> None:
+def check_rows(facts: TargetFacts, rows: TrainingRows) -> None:
     """Raises TargetError where the target has another vocabulary than the rows, or not so many ids or positions."""
     wanted = rows.folders[0].tokenizer_sha256
     found = {name: _sha256(facts.directory / name) for name in VOCABULARIES if (facts.directory / name).is_file()}
@@ -95,7 +95,7 @@ def check_rows(facts: TargetFacts, rows: Rows) -> None:
         )
 
 
-def notes(facts: TargetFacts, rows: Rows) -> list[str]:
+def notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
     """What is worth knowing and no reason to refuse."""
     other = sorted({each for folder in rows.folders for each in folder.weights()} - {facts.weights_sha256})
     told = [f"rows were sampled from other weights ({each[:12]}) than the target's" for each in other]

@@ -25,7 +25,7 @@ import orjson
 import torch
 
 from pipeline.base.files import weights_sha256
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers
@@ -42,20 +42,24 @@ BY_INPUT: Final = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25"
 """Families in which it means the input of layer L, unless the first id is 1, which adds one to each."""
 
 
-class StatesError(Exception):
+class ServedStatesError(Exception):
     """States that cannot be asked for, or that did not all come."""
 
 
 def layer_ids(model_type: str, outputs: Sequence[int], num_layers: int) -> tuple[int, ...]:
     """What `--return-aux-hidden-state-layer-ids` takes for the outputs of these layers, counted from 0."""
     if not outputs or min(outputs) < 0 or max(outputs) >= num_layers - 1:
-        raise StatesError(f"layers {[*outputs]} of {num_layers}: SGLang captures 0 to {num_layers - 2}, not the last")
+        raise ServedStatesError(
+            f"layers {[*outputs]} of {num_layers}: SGLang captures 0 to {num_layers - 2}, not the last"
+        )
     if model_type in BY_OUTPUT:
         return tuple(outputs)
     if model_type not in BY_INPUT:
-        raise StatesError(f"how SGLang counts the layers of {model_type} is not known here, so none is asked for")
+        raise ServedStatesError(f"how SGLang counts the layers of {model_type} is not known here, so none is asked for")
     if outputs[0] == 0:
-        raise StatesError(f"{model_type}: id 1 is read as a shift of all ids, so the output of layer 0 cannot be had")
+        raise ServedStatesError(
+            f"{model_type}: id 1 is read as a shift of all ids, so the output of layer 0 cannot be had"
+        )
     return tuple(layer + 1 for layer in outputs)
 
 
@@ -69,17 +73,21 @@ def flags(model_type: str, outputs: Sequence[int], num_layers: int) -> tuple[str
 def rows_of(meta: Mapping[str, Json], prompt_tokens: int, width: int) -> list[list[float]]:
     """The states of an answer of `/generate`, shape [prompt + completion - 1, width]; StatesError if one is missing."""
     if meta.get("cached_tokens"):
-        raise StatesError(f"{meta['cached_tokens']} tokens came from the prefix cache and have no states. {_MEND}")
+        raise ServedStatesError(
+            f"{meta['cached_tokens']} tokens came from the prefix cache and have no states. {_MEND}"
+        )
     parts, made = meta.get("hidden_states"), meta.get("completion_tokens")
     if not isinstance(parts, list) or not parts or not isinstance(made, int):
-        raise StatesError(f"the server returned no states. {_MEND}")
+        raise ServedStatesError(f"the server returned no states. {_MEND}")
     rows = [*_matrix(parts[0]), *[_vector(part) for part in parts[1:]]]
     if any(not math.isfinite(number) for row in rows for number in row):
-        raise StatesError("the server's states are not finite")
+        raise ServedStatesError("the server's states are not finite")
     if len(rows) != (wanted := prompt_tokens + made - 1):
-        raise StatesError(f"{len(rows)} rows of states for {wanted} tokens: a prompt was cut into chunks. {_MEND}")
+        raise ServedStatesError(
+            f"{len(rows)} rows of states for {wanted} tokens: a prompt was cut into chunks. {_MEND}"
+        )
     if any(len(row) != width for row in rows):
-        raise StatesError(f"rows of {sorted({len(row) for row in rows})} numbers, {width} are wanted")
+        raise ServedStatesError(f"rows of {sorted({len(row) for row in rows})} numbers, {width} are wanted")
     return rows
 
 
@@ -88,17 +96,17 @@ _MEND = f"Start the server with {' '.join(FLAGS)}"
 
 def _matrix(part: Json) -> list[list[float]]:
     if not isinstance(part, list) or not part:
-        raise StatesError("the prompt's states are no matrix")
+        raise ServedStatesError("the prompt's states are no matrix")
     return [_vector(row) for row in part]
 
 
 def _vector(part: Json) -> list[float]:
     if not isinstance(part, list) or not all(isinstance(number, int | float) for number in part):
-        raise StatesError("a row of states is no list of numbers")
+        raise ServedStatesError("a row of states is no list of numbers")
     try:
         return [float(number) for number in part if isinstance(number, int | float)]
     except OverflowError:
-        raise StatesError("a row of states holds a number that no float is") from None
+        raise ServedStatesError("a row of states holds a number that no float is") from None
 
 
 SECONDS: Final = 600.0
@@ -140,7 +148,9 @@ class ServedTarget:
         aux = self._asked(self._aux_url, row, 3 * width).to(dtype)
         last = self._asked(self._last_url, row, width)[row.mask].to(dtype)
         if not (aux.isfinite().all() and last.isfinite().all()):
-            raise StatesError(f"row {row.id!r}: the server's states are not finite as {str(dtype)[len('torch.') :]}")
+            raise ServedStatesError(
+                f"row {row.id!r}: the server's states are not finite as {str(dtype)[len('torch.') :]}"
+            )
         return RowStates(row.id, row.ids, row.mask, aux, last)
 
     def _asked(self, url: str, row: TrainingRow, width: int) -> torch.Tensor:
@@ -150,18 +160,20 @@ class ServedTarget:
         answer = self._sent("POST", f"{url}/generate", orjson.dumps({**body, "return_hidden_states": True}))
         meta = answer.get("meta_info")
         if not isinstance(meta, dict) or (meta.get("prompt_tokens"), meta.get("completion_tokens")) != (len(ids), 1):
-            raise StatesError(f"{url} took another prompt than row {row.id!r}, or gave another number of tokens than 1")
+            raise ServedStatesError(
+                f"{url} took another prompt than row {row.id!r}, or gave another number of tokens than 1"
+            )
         return torch.tensor(rows_of(meta, len(ids), width), dtype=torch.float32)
 
     def _require(self, aux: Mapping[str, Any], last: Mapping[str, Any]) -> None:
         for url, info in ((self._aux_url, aux), (self._last_url, last)):
             if absent := [name for name in TOLD if not isinstance(info.get(name), str)]:
-                raise StatesError(f"{url} does not say its {absent[0]}: it is no SGLang of today")
+                raise ServedStatesError(f"{url} does not say its {absent[0]}: it is no SGLang of today")
         self._require_layers(aux)
         if last.get("return_hidden_states_mode") != "full" or last.get("return_aux_hidden_state_layer_ids"):
-            raise StatesError(f"{self._last_url} returns no last states. Start it with {' '.join(LAST_FLAGS)}")
+            raise ServedStatesError(f"{self._last_url} returns no last states. Start it with {' '.join(LAST_FLAGS)}")
         if different := [name for name in TOLD if aux.get(name) != last.get(name)]:
-            raise StatesError(f"the two servers differ in their {different[0]}: start both alike")
+            raise ServedStatesError(f"the two servers differ in their {different[0]}: start both alike")
         self._require_weights(self._aux_url, aux)
         self._require_weights(self._last_url, last)
 
@@ -170,7 +182,7 @@ class ServedTarget:
         wanted, there = layer_ids(model_type, self.layers, layers), info.get("return_aux_hidden_state_layer_ids")
         if not isinstance(there, list) or tuple(there) != wanted:
             start = " ".join(flags(model_type, self.layers, layers))
-            raise StatesError(
+            raise ServedStatesError(
                 f"{self._aux_url} returns the layers {there}, wanted are {[*wanted]}. Start it with {start}"
             )
 
@@ -178,7 +190,7 @@ class ServedTarget:
         """Where the server's own directory lies on this machine, as it does but behind a tunnel."""
         folder = Path(str(info.get("model_path")))
         if folder.is_absolute() and folder.is_dir() and weights_sha256(folder) != self.facts.weights_sha256:
-            raise StatesError(f"{url} serves {folder}, whose weights are not those of {self.facts.directory}")
+            raise ServedStatesError(f"{url} serves {folder}, whose weights are not those of {self.facts.directory}")
 
     def _page(self, url: str) -> Mapping[str, Any]:
         return self._sent("GET", f"{url}/server_info", None)
@@ -187,13 +199,15 @@ class ServedTarget:
         try:
             response = self._http.request(method, url, content=body, headers={"content-type": "application/json"})
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
-            raise StatesError(f"{url} does not answer ({type(error).__name__}). Start it: nox -s engine") from None
+            raise ServedStatesError(
+                f"{url} does not answer ({type(error).__name__}). Start it: nox -s engine"
+            ) from None
         if response.status_code != httpx2.codes.OK:
-            raise StatesError(f"{url}: status {response.status_code}, {quoted(response.text, 300)}")
+            raise ServedStatesError(f"{url}: status {response.status_code}, {redact(response.text, 300)}")
         try:
             found = orjson.loads(response.content)
         except orjson.JSONDecodeError:
-            raise StatesError(f"{url}: the answer is no JSON") from None
+            raise ServedStatesError(f"{url}: the answer is no JSON") from None
         if not isinstance(found, dict):
-            raise StatesError(f"{url}: the answer is no JSON object")
+            raise ServedStatesError(f"{url}: the answer is no JSON object")
         return found

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pipeline.drafter.row_folders import RowsError, job_of
-from pipeline.drafter.rows import LeftOut, Policy, Rows, read_rows
+from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.manifest import DTYPES, computed_with
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.files import Ends, TargetFacts, check_rows, notes, read_ends, target_facts
@@ -35,16 +35,16 @@ UNUSED_NAMES = re.compile(r"reserved|place.?holder|unused", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TrainingData:
     """Rows or a store, before anything is loaded: exactly one of `rows` and `store` is there."""
 
     facts: TargetFacts
     layers: Layers
     format: str
     job: Job
-    policy: Policy
+    policy: RowPolicy
     document: dict[str, Json]
-    rows: Rows | None = None
+    rows: TrainingRows | None = None
     store: StateStore | None = None
     left_out: dict[str, int] = field(default_factory=dict)
     wanted: Sequence[int] | None = None
@@ -63,11 +63,11 @@ class Opened:
 def material_of(
     paths: Sequence[Path],
     target: Path,
-    policy: Policy,
+    policy: RowPolicy,
     layers: Sequence[int] | None = None,
     *,
     accept_changed_tree: bool = False,
-) -> Material:
+) -> TrainingData:
     """Read and check what the paths hold. Raises RowsError, StoreError, TargetError, LayerError, OSError."""
     if any(is_store(path) for path in paths):
         if len(paths) > 1:
@@ -78,7 +78,7 @@ def material_of(
     check_rows(facts, rows)
     told = [f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted", *notes(facts, rows)]
     told += [f"risk: {risk}"] if (risk := rows.risk()) is not None else []
-    return Material(
+    return TrainingData(
         facts,
         layers_of(facts.num_layers, layers),
         rows.folders[0].format,
@@ -99,7 +99,7 @@ def is_store(path: Path) -> bool:
         return False
 
 
-def open_states(material: Material, device: torch.device, dtype: torch.dtype | None = None) -> Opened:
+def open_states(material: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> Opened:
     """The source of states and the target's embedding and head. A target that runs computes in `dtype`.
 
     Raises TargetError, OSError.
@@ -126,7 +126,7 @@ def frequencies(source: StateSource, rows: Sequence[int], vocabulary: int) -> to
     return found
 
 
-def control_ids(material: Material) -> list[int]:
+def control_ids(material: TrainingData) -> list[int]:
     """The control tokens of the rows' format, those that models keep for no use left out.
 
     Without a format, those that the target's own vocabulary calls special. Raises FormatError, TokenizerError.
@@ -143,7 +143,7 @@ def control_ids(material: Material) -> list[int]:
     return sorted(token for token in used | _ends(material.facts) if token < size)
 
 
-def _of_store(path: Path, target: Path, policy: Policy, layers: Sequence[int] | None) -> Material:
+def _of_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[int] | None) -> TrainingData:
     store, facts = StateStore(path), target_facts(target)
     store.check_target(facts)
     if layers is not None and tuple(layers) != store.layers:
@@ -162,12 +162,12 @@ def _of_store(path: Path, target: Path, policy: Policy, layers: Sequence[int] | 
     document: dict[str, Json] = {**rows, **states, "policy": policy.document()}
     told = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
     told += [f"risk: {risk}"] if (risk := _risk(store, kept, rows)) is not None else []
-    return Material(
+    return TrainingData(
         facts, store.layers, name, job, policy, document, store=store, left_out=left_out, wanted=kept, told=tuple(told)
     )
 
 
-def _by_policy(store: StateStore, policy: Policy) -> tuple[list[int], dict[str, int]]:
+def _by_policy(store: StateStore, policy: RowPolicy) -> tuple[list[int], dict[str, int]]:
     kept: list[int] = []
     left_out: Counter[str] = Counter()
     weakest = STRENGTH[str(policy.min_evidence)]

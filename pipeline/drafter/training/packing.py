@@ -39,7 +39,7 @@ class RowStates:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PackedBatch:
     """Rows end to end, N tokens in all: row i is at [starts[i], starts[i + 1]). Shapes as in RowStates, T being N.
 
     `last` holds the states of all emitted positions in order: the j-th True of `mask` is its row j.
@@ -56,13 +56,13 @@ class Batch:
     def tokens(self) -> int:
         return self.starts[-1]
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> PackedBatch:
         """The same on another device."""
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "mask", "aux", "last")}
         return replace(self, **moved)
 
 
-def pack(rows: Sequence[RowStates]) -> Batch:
+def pack(rows: Sequence[RowStates]) -> PackedBatch:
     """The rows as one batch, in this order. Raises PackingError where there is none, or one contradicts itself."""
     if not rows:
         raise PackingError("a batch of no rows")
@@ -71,7 +71,7 @@ def pack(rows: Sequence[RowStates]) -> Batch:
     starts = [0]
     for row in rows:
         starts.append(starts[-1] + row.length)
-    return Batch(
+    return PackedBatch(
         ids=torch.cat([row.ids for row in rows]),
         mask=torch.cat([row.mask for row in rows]),
         starts=tuple(starts),

@@ -33,7 +33,7 @@ OUTCOMES = {COMPLETE: "complete", STOPPED: "stopped", INTERRUPTED: "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class Intervals:
     """How often what is done, in steps; none of it changes a weight. `keep` is how many checkpoints stay."""
 
     checkpoint_every: int = 500
@@ -43,7 +43,7 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SessionEnd:
     """How a session ended: exit status, and one sentence where it did not simply finish."""
 
     code: int
@@ -67,7 +67,7 @@ class TrainingFolder:
         if self.tracker is not None:
             self.tracker.log(step, flat(numbers, f"{kind}/"))
 
-    def end(self, ending: Ending, result: Mapping[str, Json]) -> None:
+    def end(self, ending: SessionEnd, result: Mapping[str, Json]) -> None:
         """Write how it ended."""
         try:
             tree = tree_digests(ROOT)
@@ -89,7 +89,7 @@ def held(out: Path, settings: JsonObject) -> Iterator[manifests.Manifest]:
 
 @contextmanager
 def opened(
-    out: Path, manifest: manifests.Manifest, permit: Permit, habits: Habits, steps_done: int
+    out: Path, manifest: manifests.Manifest, permit: Permit, habits: Intervals, steps_done: int
 ) -> Iterator[TrainingFolder]:
     """The folder with a session more, its metrics cut to the steps that are done. Raises MetricsError, OSError."""
     session = Session(_now(), permit.attestation_sha256, dict(permit.digests))
@@ -106,19 +106,19 @@ def opened(
             yield folder
         except Exception:  # whatever it is goes on to who says it; the manifest hears only that the session ended
             with suppress(OSError):
-                folder.end(Ending(STOPPED), {"complete": False})
+                folder.end(SessionEnd(STOPPED), {"complete": False})
             raise
 
 
 def train(
     training: Training,
     folder: TrainingFolder | None,
-    habits: Habits,
+    habits: Intervals,
     out: Path,
     told: Mapping[str, Json],
     show: Show,
     expires: datetime | None = None,
-) -> Ending:
+) -> SessionEnd:
     """All steps that are left. `told` goes into each checkpoint; without a folder nothing is written by this process.
 
     Raises CheckpointError, OSError.
@@ -128,30 +128,30 @@ def train(
             if (reason := _why_stop(training, stop, expires)) is not None:
                 place = _save(training, out, habits, told)
                 code = INTERRUPTED if reason == "interrupted" else STOPPED
-                return Ending(code, f"{reason} after step {training.step}; {place.name} is written")
+                return SessionEnd(code, f"{reason} after step {training.step}; {place.name} is written")
             try:
                 report = training.take_step()
                 _after(training, folder, report, habits, show)
             except NotFiniteError as error:
-                return Ending(STOPPED, f"{error}. {_last(out)}")
+                return SessionEnd(STOPPED, f"{error}. {_last(out)}")
             if _is_time(training, habits.checkpoint_every):
                 if folder is not None:
                     folder.metrics.sync()
                 _save(training, out, habits, told)
-    return Ending(COMPLETE)
+    return SessionEnd(COMPLETE)
 
 
 @dataclass(slots=True)
-class Stop:
+class StopSignal:
     """Whether somebody asked this process to stop."""
 
     asked: bool = False
 
 
 @contextmanager
-def signals() -> Iterator[Stop]:
+def signals() -> Iterator[StopSignal]:
     """The first signal lets the step end; a second Ctrl-C breaks it off."""
-    stop = Stop()
+    stop = StopSignal()
 
     def asked(number: int, _frame: object) -> None:
         if stop.asked and number == signal.SIGINT:
@@ -169,7 +169,7 @@ def signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _why_stop(training: Training, stop: Stop, expires: datetime | None) -> str | None:
+def _why_stop(training: Training, stop: StopSignal, expires: datetime | None) -> str | None:
     """Why all processes stop now; they agree on it."""
     if training.world.any(flag=stop.asked):
         return "interrupted"
@@ -178,7 +178,9 @@ def _why_stop(training: Training, stop: Stop, expires: datetime | None) -> str |
     return None
 
 
-def _after(training: Training, folder: TrainingFolder | None, report: StepReport, habits: Habits, show: Show) -> None:
+def _after(
+    training: Training, folder: TrainingFolder | None, report: StepReport, habits: Intervals, show: Show
+) -> None:
     """Log and show a step, and validate where it is time to."""
     if folder is not None:
         folder.log(training.step, "train", report.document())
@@ -195,7 +197,7 @@ def _is_time(training: Training, every: int) -> bool:
     return training.done or training.step % every == 0
 
 
-def _save(training: Training, out: Path, habits: Habits, told: Mapping[str, Json]) -> Path:
+def _save(training: Training, out: Path, habits: Intervals, told: Mapping[str, Json]) -> Path:
     snapshot = training.snapshot(told)
 
     def write() -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pipeline.drafter.model.loss import MaskMode, counts
-from pipeline.drafter.training.packing import Batch, pack, plan
+from pipeline.drafter.training.packing import PackedBatch, pack, plan
 from pipeline.drafter.training.recipe import Course, course_of
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ STEPS_TAUGHT = 2
 """Emitted tokens after its first that a row needs to teach anything: one that is read, one that is predicted."""
 
 
-class FeedError(Exception):
+class SamplerError(Exception):
     """Rows of which none can train, or none can validate though some should."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankShare:
     """A batch that a process reads, as indices of rows; where it does not count, another process has it too."""
 
     rows: tuple[int, ...]
@@ -69,7 +69,7 @@ def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None =
     if not sides.training:
         told = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
         most = max(found, key=lambda side: len(found[side])) if told else "training"
-        raise FeedError(f"no row is left to train on ({told or 'there are none'}). {_mend(most, recipe)}")
+        raise SamplerError(f"no row is left to train on ({told or 'there are none'}). {_mend(most, recipe)}")
     return sides
 
 
@@ -90,7 +90,7 @@ def is_held_out(row_id: str, share: float) -> bool:
 
 
 @dataclass(slots=True)
-class Feed:
+class BatchSampler:
     """The rows of a training, as batches."""
 
     source: StateSource
@@ -115,7 +115,7 @@ class Feed:
         """The batches that validate, the same each time."""
         return self._packed(self.sides.held_out, 0)
 
-    def states(self, rows: Sequence[int]) -> Batch:
+    def states(self, rows: Sequence[int]) -> PackedBatch:
         """The rows with their states. Raises StatesError, StoreError."""
         return pack(self.source.rows(rows))
 
@@ -129,14 +129,14 @@ class Feed:
     def ids(self, rows: Sequence[int]) -> list[str]:
         return [self.source.training[row].id for row in rows]
 
-    def _masks(self, rows: Sequence[int]) -> Batch:
+    def _masks(self, rows: Sequence[int]) -> PackedBatch:
         read = [self.source.training[row] for row in rows]
         starts = [0]
         for row in read:
             starts.append(starts[-1] + row.length)
         none = torch.empty(0)
         ids, mask = torch.cat([row.ids for row in read]), torch.cat([row.mask for row in read])
-        return Batch(ids, mask, tuple(starts), none, none, tuple(row.id for row in read))
+        return PackedBatch(ids, mask, tuple(starts), none, none, tuple(row.id for row in read))
 
     def _plan(self, epoch: int) -> list[tuple[int, ...]]:
         if self._planned[0] != epoch:
@@ -149,8 +149,8 @@ class Feed:
         return [tuple(indices[at] for at in rows) for rows in planned]
 
 
-def own(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[Share]:
+def own(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[RankShare]:
     """One process's share of batches: every `size`-th, and as many as any other has."""
     for first in range(0, len(batches), size):
         counted = first + rank < len(batches)
-        yield Share(batches[first + rank] if counted else batches[first], counted)
+        yield RankShare(batches[first + rank] if counted else batches[first], counted)

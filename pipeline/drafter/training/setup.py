@@ -22,14 +22,14 @@ from pipeline.drafter.target import layers
 from pipeline.drafter.target.layers import boundaries
 from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.data import control_ids, frequencies, open_states
-from pipeline.drafter.training.sampler import Feed, Sides, sides_of
+from pipeline.drafter.training.sampler import BatchSampler, Sides, sides_of
 from pipeline.drafter.training.trainer import Training
 from pipeline.records import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.drafter.training.data import Material
+    from pipeline.drafter.training.data import TrainingData
     from pipeline.drafter.training.distributed import Sharing, World
     from pipeline.drafter.training.recipe import Recipe
 
@@ -47,7 +47,7 @@ class Setup:
 
 
 def set_up(
-    material: Material, recipe: Recipe, world: World, sharing: Sharing, dtype: torch.dtype | None = None
+    material: TrainingData, recipe: Recipe, world: World, sharing: Sharing, dtype: torch.dtype | None = None
 ) -> Setup:
     """Everything loaded and in its place; `dtype` is what the target computes in.
 
@@ -65,7 +65,7 @@ def set_up(
     drafter = Drafter(config, vocabulary).to(world.device)
     drafter.attach(opened.ends.embedding.to(world.device))
     teacher = teacher_of(opened.ends.head, drafter.d2t, drafter.t2d)
-    training = Training(drafter, teacher, Feed(opened.source, sides, recipe), world, sharing)
+    training = Training(drafter, teacher, BatchSampler(opened.source, sides, recipe), world, sharing)
     settings = settings_of(material, recipe, world, sharing, opened.computed)
     told: dict[str, Json] = {
         "config": asdict(config) | {"aux_layers": [*config.aux_layers]},
@@ -80,7 +80,7 @@ def set_up(
 
 
 def settings_of(
-    material: Material, recipe: Recipe, world: World, sharing: Sharing, computed: Mapping[str, str]
+    material: TrainingData, recipe: Recipe, world: World, sharing: Sharing, computed: Mapping[str, str]
 ) -> dict[str, Json]:
     """What a run is begun with and gone on with."""
     threads: dict[str, Json] = {"threads": torch.get_num_threads()} if world.device.type == "cpu" else {}
@@ -113,7 +113,7 @@ def drafter_of(snapshot: Snapshot) -> Drafter:
     return drafter
 
 
-def sentences(setup: Setup, material: Material) -> Iterator[str]:
+def sentences(setup: Setup, material: TrainingData) -> Iterator[str]:
     """What is known before the first step, in words."""
     sides, course = setup.sides, setup.training.feed.course
     for why, number in sorted(material.left_out.items()):

@@ -23,14 +23,14 @@ from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.distributed import Sharing, World
 from pipeline.drafter.training.metrics import Figures, figures_of
 from pipeline.drafter.training.recipe import Precision, Schedule, schedule_of
-from pipeline.drafter.training.sampler import Feed, Share, own
+from pipeline.drafter.training.sampler import BatchSampler, RankShare, own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pipeline.drafter.model.loss import Teacher
     from pipeline.drafter.model.model import Drafter
-    from pipeline.drafter.training.packing import Batch
+    from pipeline.drafter.training.packing import PackedBatch
     from pipeline.records import Json
 
 MOST_NAMED = 20
@@ -53,7 +53,7 @@ class NotFiniteError(Exception):
         return cls(message, step, rows)
 
 
-class Taught(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class DrafterWithLoss(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """The drafter and its loss as one module, which is what several processes share."""
 
     def __init__(self, drafter: Drafter, mode: MaskMode) -> None:
@@ -62,7 +62,7 @@ class Taught(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.mode = mode
 
     def forward(
-        self, batch: Batch, teacher: Teacher, weights: torch.Tensor, *, exact: bool = False
+        self, batch: PackedBatch, teacher: Teacher, weights: torch.Tensor, *, exact: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss, and per step, float64 [3, K]: sums of losses, rows right, rows."""
         result = self.drafter(batch, teacher, self.mode, weights, exact=exact)
@@ -95,13 +95,13 @@ class StepReport:
 class Training:
     """A training that stands before step `step`."""
 
-    def __init__(self, drafter: Drafter, teacher: Teacher, feed: Feed, world: World, sharing: Sharing) -> None:
+    def __init__(self, drafter: Drafter, teacher: Teacher, feed: BatchSampler, world: World, sharing: Sharing) -> None:
         """The drafter is on the world's device already; it is shared between the processes from here on."""
         self.feed, self.world, self.recipe = feed, world, feed.recipe
         self.teacher = teacher
         embedding = drafter.embedding
         drafter.attach(torch.empty(0))  # frozen and the same everywhere, so it is neither sent nor split
-        self.module = distributed.share(Taught(drafter, self.recipe.mode), world, sharing)
+        self.module = distributed.share(DrafterWithLoss(drafter, self.recipe.mode), world, sharing)
         drafter.attach(embedding)
         self.drafter = drafter
         recipe = self.recipe
@@ -192,7 +192,7 @@ class Training:
         self._restore_random(snapshot.random)
         self.step = snapshot.step
 
-    def _accumulate(self, shares: Sequence[Share], divisors: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
+    def _accumulate(self, shares: Sequence[RankShare], divisors: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
         """Forward and backward over a process's share; figures over all processes, and whose loss is not finite."""
         # Gradients are averaged over the processes, so each counts as often as there are processes.
         weights = scales(divisors, self.recipe.mode, self.recipe.decay).to(self.world.device) * self.world.size
@@ -218,7 +218,7 @@ class Training:
         named = rows or [row for batch in batches for row in self.feed.ids(batch)]
         raise NotFiniteError.of_step(what, self.step, named)
 
-    def _divisors(self, shares: Sequence[Share]) -> torch.Tensor:
+    def _divisors(self, shares: Sequence[RankShare]) -> torch.Tensor:
         """What each step's loss is a mean over, in all processes together, float64 [K]."""
         steps = self.recipe.ttt_length
         total = torch.zeros(steps, dtype=torch.float64)

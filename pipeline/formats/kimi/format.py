@@ -20,7 +20,7 @@ from pipeline.formats.chat_template import ChatTemplate, load_template
 from pipeline.formats.format import Assembled, Opener, Parts
 from pipeline.formats.kimi.grammar import assembled, pieces_of, spans_of, text_of
 from pipeline.formats.kimi.prompt import prompt_pieces as message_pieces
-from pipeline.formats.kimi.releases import K25, Variant, as_templated, declare_tools, sorted_tools
+from pipeline.formats.kimi.releases import K25, Release, as_templated, declare_tools, sorted_tools
 from pipeline.formats.kimi.tokens import (
     ARGUMENT_BEGIN,
     CALL_BEGIN,
@@ -66,7 +66,7 @@ class KimiFormat:
     name: str
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
-    variant: Variant = K25
+    variant: Release = K25
 
     @property
     def end_id(self) -> int:
@@ -196,7 +196,7 @@ def _is_innocent(value: Json) -> bool:
     return isinstance(value, str) and "<" not in value and "[" not in value
 
 
-def load(name: str, tokenizer: Tokenizer, variant: Variant = K25) -> KimiFormat:
+def load(name: str, tokenizer: Tokenizer, variant: Release = K25) -> KimiFormat:
     """The layout of one release, K2.5 where none is named, on `tokenizer` and called `name`."""
     template = load_template(tokenizer.directory)
     if template is not None:

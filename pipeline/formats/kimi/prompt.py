@@ -1,4 +1,4 @@
-"""Prompts as Kimi's chat templates lay them out, each release by its `Variant`.
+"""Prompts as Kimi's chat templates lay them out, each release by its `Release`.
 
 Guarantees: the turns, the tool declaration and the thinking of earlier turns are those of the model's own template,
 also where that leaves something out (July 2025's K2 prints no tool calls of earlier turns). Refuses what a template
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.formats.format import Opener
-from pipeline.formats.kimi.releases import Turns, Variant
+from pipeline.formats.kimi.releases import MessageStyle, Release
 from pipeline.formats.kimi.tokens import (
     ARGUMENT_BEGIN,
     ASSISTANT,
@@ -31,7 +31,7 @@ from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 
 
 def prompt_pieces(
-    prompt: Prompt, tokenizer: Tokenizer, variant: Variant, *, generation_prompt: bool = True
+    prompt: Prompt, tokenizer: Tokenizer, variant: Release, *, generation_prompt: bool = True
 ) -> Iterator[Piece]:
     """The whole prompt: tools, the default system turn, messages, and the turn that the model is to fill."""
     one = tokenizer.id_of
@@ -46,12 +46,12 @@ def prompt_pieces(
             yield from (one(THINK),) if prompt.thinking else (one(THINK), one(THINK_CLOSE))
 
 
-def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Variant) -> Iterator[Piece]:
-    if variant.turns is Turns.PLAIN:
+def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Release) -> Iterator[Piece]:
+    if variant.turns is MessageStyle.PLAIN:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _plain_pieces(message, tokenizer))
         return
-    if variant.turns is Turns.TEXT:
+    if variant.turns is MessageStyle.TEXT:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _text_pieces(message, tokenizer))
         return

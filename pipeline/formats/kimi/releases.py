@@ -1,6 +1,6 @@
 """What tells the releases of Kimi's layout apart, as values.
 
-Guarantees: a release differs from its neighbours in what its `Variant` names and in nothing else. `preserve_thinking`
+Guarantees: a release differs from its neighbours in what its `Release` names and in nothing else. `preserve_thinking`
 is a property of how a whole job asks, so it is a variant, with a format name of its own, and no field of a prompt.
 Sources: the chat templates of K2 (July 2025), K2-Thinking, K2.5 and K2.6. Copies of K2-0905's agree on turns of text
 alone, so that its tools, calls and their results are refused.
@@ -18,7 +18,7 @@ from pipeline.formats.kimi.typescript import SchemaError, declare_functions, sor
 from pipeline.records import Json, JsonObject, Reason, RefusedError
 
 
-class Turns(StrEnum):
+class MessageStyle(StrEnum):
     """What a template prints of a message.
 
     FULL: thinking, tool calls, names and `## Return of`. PLAIN: role and content alone. TEXT: names and content, and
@@ -31,7 +31,7 @@ class Turns(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Release:
     """One release's template and way of thinking.
 
     `opener` is of a prompt that asks for thinking. `default_system` is said where the first message is no system
@@ -39,7 +39,7 @@ class Variant:
     """
 
     opener: Opener
-    turns: Turns
+    turns: MessageStyle
     declare: Callable[[Sequence[JsonObject]], str]
     default_system: str | None = None
     preserves_thinking: bool = False
@@ -88,7 +88,7 @@ def _sorted_tool(tool: JsonObject, position: int) -> dict[str, Json]:
     return ordered
 
 
-def as_templated(variant: Variant, template: str) -> Variant:
+def as_templated(variant: Release, template: str) -> Release:
     """The variant with tools told as the model's own template tells them.
 
     Copies of the templates of K2 and K2-Thinking differ in nothing but the spaces of that JSON.
@@ -97,11 +97,11 @@ def as_templated(variant: Variant, template: str) -> Variant:
     return replace(variant, declare=declare_compactly) if compact else variant
 
 
-K2 = Variant(Opener.NOBODY, Turns.PLAIN, declare_as_json, "You are a helpful assistant")
+K2 = Release(Opener.NOBODY, MessageStyle.PLAIN, declare_as_json, "You are a helpful assistant")
 _KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
-K2_0905 = Variant(Opener.NOBODY, Turns.TEXT, declare_nothing, _KIMI)
-K2_THINKING = Variant(Opener.MODEL, Turns.FULL, declare_as_json, _KIMI)
-K25 = Variant(Opener.PROMPT, Turns.FULL, declare_tools)
+K2_0905 = Release(Opener.NOBODY, MessageStyle.TEXT, declare_nothing, _KIMI)
+K2_THINKING = Release(Opener.MODEL, MessageStyle.FULL, declare_as_json, _KIMI)
+K25 = Release(Opener.PROMPT, MessageStyle.FULL, declare_tools)
 K26 = K25
 """Without `preserve_thinking`, K2.6 renders what K2.5 renders."""
 K26_PRESERVE = replace(K26, preserves_thinking=True)

@@ -17,29 +17,29 @@ from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_en
 from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter, encode_body
 from pipeline.generation.engines.request import request_body
 from pipeline.generation.ledger import Request, State, identity
-from pipeline.generation.outcome import Fate, Outcome, Row, guarded
-from pipeline.generation.paid_client import Desk, Reply, StopError
+from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
+from pipeline.generation.paid_client import PaidClient, Reply, StopError
 from pipeline.generation.plan import Plan, row_seed
-from pipeline.generation.retry import Turns
+from pipeline.generation.retry import RetryingClient
 from pipeline.proof.locations import special_text
-from pipeline.proof.reconstruct import Asked
+from pipeline.proof.reconstruct import Expected
 from pipeline.records import Prompt, Reason, Refusal
 
 RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
 
-class HostedEngine:
+class HostedBackend:
     """Asks one endpoint."""
 
     batch = 1
 
-    def __init__(self, plan: Plan, endpoint: Endpoint, desk: Desk, run: str) -> None:
+    def __init__(self, plan: Plan, endpoint: Endpoint, desk: PaidClient, run: str) -> None:
         self.workers = plan.concurrency
-        self.asked = Asked(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
+        self.asked = Expected(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
         self._endpoint = endpoint
         self._run = run
-        self._turns = Turns(desk, plan.patience, plan.concurrency)
+        self._turns = RetryingClient(desk, plan.patience, plan.concurrency)
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
@@ -61,19 +61,19 @@ class HostedEngine:
         self._turns.close()
 
     async def _ask(self, row: Row) -> Outcome:
-        made = guarded(lambda: self._request(row))
+        made = refusing_errors(lambda: self._request(row))
         if isinstance(made, Refusal):
-            return Outcome(row, Fate.ANSWERED, made, sent=False)
+            return Outcome(row, Status.ANSWERED, made, sent=False)
         request, worst = made
         reply = await self._turns.ask(request, worst)
         if reply.again:
-            return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
+            return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
         raw, paid = reply.entry.answer, _paid(reply)
         if raw is None or reply.entry.state is State.UNKNOWN:
-            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
-        answer = guarded(lambda: completion_of(raw, stream=self._plan.route.stream))
+            return Outcome(row, Status.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
+        answer = refusing_errors(lambda: completion_of(raw, stream=self._plan.route.stream))
         cost = reply.entry.cost_pico
-        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
+        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
 
     def _request(self, row: Row) -> tuple[Request, Amount]:
         plan, prompt = self._plan, row.prompt

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.generation.engines.output import complete
-from pipeline.generation.outcome import Fate, Outcome, Row
+from pipeline.generation.outcome import Outcome, Row, Status
 from pipeline.generation.paid_client import StopError
 from pipeline.generation.plan import Plan, row_seed
-from pipeline.proof.reconstruct import Asked
+from pipeline.proof.reconstruct import Expected
 from pipeline.records import Reason, Refusal
 
 PROVIDER = "local"
 
 
-class InProcessEngine:
+class LocalBackend:
     """A local model. Needs torch; importing this module does not."""
 
     workers = 1
@@ -33,7 +33,7 @@ class InProcessEngine:
         except EngineError as error:
             raise StopError(str(error)) from error
         self.batch = plan.concurrency
-        self.asked = Asked(PROVIDER, plan.route.model, plan.sampling.max_tokens)
+        self.asked = Expected(PROVIDER, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
 
     def refusal(self, row: Row) -> Refusal | None:
@@ -54,7 +54,7 @@ class InProcessEngine:
             complete(row.prompt_ids, generation, fmt, thinking=row.prompt.thinking, model=model)
             for row, generation in zip(rows, found, strict=True)
         ]
-        return [Outcome(row, Fate.ANSWERED, answer) for row, answer in zip(rows, completions, strict=True)]
+        return [Outcome(row, Status.ANSWERED, answer) for row, answer in zip(rows, completions, strict=True)]
 
     def close(self) -> None:
         """Nothing is in flight between batches."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.base.files import weights_sha256
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.formats.format import end_ids
 from pipeline.generation.billing import (
     CLIENT_CLOSED,
@@ -35,40 +35,40 @@ from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import (
     MOST_OF_AN_ERROR,
     OK,
-    Ask,
-    Dialect,
-    Facts,
+    EngineDialect,
+    EngineFacts,
+    EngineServer,
     NoIdsError,
-    Served,
+    ServerRequest,
     generation_of,
 )
-from pipeline.generation.ledger import Answered, Request, State, identity
-from pipeline.generation.outcome import Fate, Outcome, Row, guarded
+from pipeline.generation.ledger import LedgerAnswer, Request, State, identity
+from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
 from pipeline.generation.paid_client import Reply, StopError
 from pipeline.generation.plan import Plan, row_seed
-from pipeline.generation.retry import Turns
-from pipeline.proof.reconstruct import Asked
+from pipeline.generation.retry import RetryingClient
+from pipeline.proof.reconstruct import Expected
 from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
 
 OWN_FAULT: Final = frozenset({400, 413, 422})
 """Statuses that a server gives to a request that it cannot take."""
 
 
-class ServedEngine:
+class ServerBackend:
     """A server that is already running; its batches are its own, so each row is sent by itself."""
 
     batch = 1
 
-    def __init__(self, plan: Plan, server: Served, turns: Turns, run: str) -> None:
+    def __init__(self, plan: Plan, server: EngineServer, turns: RetryingClient, run: str) -> None:
         self.workers = plan.concurrency
-        self.asked = Asked(plan.route.api, plan.route.model, plan.sampling.max_tokens)
+        self.asked = Expected(plan.route.api, plan.route.model, plan.sampling.max_tokens)
         self._plan, self._server, self._turns, self._run = plan, server, turns, run
         self._stop_ids = tuple(sorted(end_ids(plan.fmt)))
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt that leaves no room for max_tokens."""
         try:
-            self._server.require_room(Ask(row.prompt_ids, self._plan.sampling))
+            self._server.require_room(ServerRequest(row.prompt_ids, self._plan.sampling))
         except EngineError as error:
             return Refusal(Reason.PROMPT_UNSUPPORTED, str(error), field="messages")
         return None
@@ -80,20 +80,20 @@ class ServedEngine:
     async def _one(self, row: Row) -> Outcome:
         sampling = self._plan.sampling
         seeded = replace(sampling, seed=row_seed(sampling.seed, row.prompt.id))
-        ask = Ask(row.prompt_ids, seeded, self._stop_ids)
+        ask = ServerRequest(row.prompt_ids, seeded, self._stop_ids)
         worst = Amount(0, len(row.prompt_ids) + sampling.max_tokens, 1)
-        request = guarded(lambda: self._request(row, ask, worst))
+        request = refusing_errors(lambda: self._request(row, ask, worst))
         if isinstance(request, Refusal):
-            return Outcome(row, Fate.ANSWERED, request, sent=False)
+            return Outcome(row, Status.ANSWERED, request, sent=False)
         reply = await self._turns.ask(request, worst, lambda answer: self._judged(row, ask, answer))
         if reply.again:
-            return Outcome(row, Fate.AGAIN, request=request.identity, sent=reply.sent)
+            return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
         if reply.entry.answer is None or reply.entry.state is State.UNKNOWN:
-            return Outcome(row, Fate.UNKNOWN, request=request.identity, sent=reply.sent)
-        answer = guarded(lambda: self._completion(row, ask, reply))
-        return Outcome(row, Fate.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
+            return Outcome(row, Status.UNKNOWN, request=request.identity, sent=reply.sent)
+        answer = refusing_errors(lambda: self._completion(row, ask, reply))
+        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
 
-    def _request(self, row: Row, ask: Ask, worst: Amount) -> Request:
+    def _request(self, row: Row, ask: ServerRequest, worst: Amount) -> Request:
         """Its identity holds the row's id, since equal prompts under two ids are two draws; not the served name."""
         plan, prompt = self._plan, row.prompt
         body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, plan.route.model)}
@@ -101,11 +101,11 @@ class ServedEngine:
         sent = self._server.body(ask)
         return Request(key, self._run, plan.route, prompt.id, sent, 0, prompt.dataset, worst.tokens)
 
-    def _judged(self, row: Row, ask: Ask, answer: Answered) -> Judgement:
+    def _judged(self, row: Row, ask: ServerRequest, answer: LedgerAnswer) -> Judgement:
         judgement = judgement_of(answer, self._server.dialect, ask)
         return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
 
-    def _completion(self, row: Row, ask: Ask, reply: Reply) -> Completion:
+    def _completion(self, row: Row, ask: ServerRequest, reply: Reply) -> Completion:
         plan, raw = self._plan, reply.entry.answer
         if raw is None or raw.status != OK:
             raise RefusedError(Reason.UPSTREAM_ERROR, "" if raw is None else error_text(raw), field="status")
@@ -118,7 +118,7 @@ class ServedEngine:
         self._turns.close()
 
 
-def judgement_of(answer: Answered, dialect: Dialect, ask: Ask) -> Judgement:
+def judgement_of(answer: LedgerAnswer, dialect: EngineDialect, ask: ServerRequest) -> Judgement:
     """What an engine's answer makes of its request; nothing that it does is billed.
 
     One that contradicts itself is asked for again, and left to a later run where it comes each time: no row is refused
@@ -146,22 +146,22 @@ def _turned_away(status: int) -> Verdict:
 
 def _short(error: Exception) -> str:
     named = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-    return quoted(f"{named}{error}", MOST_OF_AN_ERROR)
+    return redact(f"{named}{error}", MOST_OF_AN_ERROR)
 
 
-async def open_server(stack: AsyncExitStack, plan: Plan) -> Served:
+async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:
     """The server of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
     start = f"Start one with: nox -s engine -- {plan.route.api} --model DIR"
     if plan.base_url is None:
         raise StopError(f"the {plan.route.api} route needs --base-url URL. {start}")
-    server = Served(DIALECTS[plan.route.api](), plan.base_url, in_flight=plan.concurrency)
+    server = EngineServer(DIALECTS[plan.route.api](), plan.base_url, in_flight=plan.concurrency)
     try:
         return await stack.enter_async_context(server)
     except EngineError as error:
         raise StopError(f"{error}. {start}") from error
 
 
-async def provenance(facts: Facts) -> dict[str, Json]:
+async def provenance(facts: EngineFacts) -> dict[str, Json]:
     """What a folder is begun with beside the plan's settings.
 
     The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel. Where

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from pipeline.base.redaction import quoted
-from pipeline.generation.engines.openrouter import Answer, OpenRouter
+from pipeline.base.redaction import redact
+from pipeline.generation.engines.openrouter import HttpAnswer, OpenRouter
 from pipeline.records import Json, JsonObject, Route
 
 OK = 200
@@ -92,7 +92,7 @@ async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject
     return _object(_data(answer, "/generation"), "/generation")
 
 
-def _data(answer: Answer, path: str) -> Json:
+def _data(answer: HttpAnswer, path: str) -> Json:
     try:
         body: Json = json.loads(answer.raw)
     except ValueError:
@@ -105,7 +105,7 @@ def _data(answer: Answer, path: str) -> Json:
 def _error_text(body: Json) -> str:
     error = body.get("error") if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
-    return quoted(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
+    return redact(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
 
 
 def _object(value: Json, path: str) -> JsonObject:

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.utils.logging import disable_progress_bar
 
-from pipeline.generation.engines.output import EngineError, Generation, complete
+from pipeline.generation.engines.output import EngineError, EngineOutput, complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ class LocalEngine:
         self.end_ids = _end_ids(model)
         self.context = int(model.config.max_position_embeddings)
 
-    def generate(self, prompts: Sequence[Ids], sampling: Sequence[Sampling]) -> list[Generation]:
+    def generate(self, prompts: Sequence[Ids], sampling: Sequence[Sampling]) -> list[EngineOutput]:
         """One answer a prompt, in order, run as one batch. Of `sampling` temperature, max_tokens and seed are read.
 
         Temperature 0 is greedy; without a seed the row draws a fresh one. EngineError for an empty prompt, and for one
@@ -73,7 +73,7 @@ class LocalEngine:
         if rows:
             with torch.inference_mode():
                 self._run(prompts, rows)
-        return [Generation(tuple(row.ids), tuple(row.logprobs), tuple(row.runner_up), row.finished) for row in rows]
+        return [EngineOutput(tuple(row.ids), tuple(row.logprobs), tuple(row.runner_up), row.finished) for row in rows]
 
     def _run(self, prompts: Sequence[Ids], rows: list[_Row]) -> None:
         tokens, mask = _left_padded(prompts)

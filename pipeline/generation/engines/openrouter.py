@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import httpx2
 import openai
 
-from pipeline.base.redaction import Redaction, quoted
+from pipeline.base.redaction import Redaction, redact
 from pipeline.records import Reason, RefusedError
 
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
@@ -87,7 +87,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back: `raw` is the body with only its content encoding undone, and `complete` False where it was cut.
 
     `retry_after` and `rate_limit_reset` are the headers' own text (seconds or a date; milliseconds since 1970).
@@ -190,12 +190,12 @@ class OpenRouter:
         """Closes all connections."""
         await self._pools.close()
 
-    async def send(self, body: bytes) -> Answer:
+    async def send(self, body: bytes) -> HttpAnswer:
         """One POST of `body` to /chat/completions; NoAnswerError when no status came back."""
         with self._pools.use() as wire:
             return await self._send(wire.sdk, body)
 
-    async def _send(self, sdk: openai.AsyncOpenAI, body: bytes) -> Answer:
+    async def _send(self, sdk: openai.AsyncOpenAI, body: bytes) -> HttpAnswer:
         try:
             response = await sdk.post(
                 "/chat/completions",
@@ -213,7 +213,7 @@ class OpenRouter:
             raise self._no_answer(error) from None
         return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
 
-    async def get(self, path: str, **params: str) -> Answer:
+    async def get(self, path: str, **params: str) -> HttpAnswer:
         """One GET below the base URL; free of charge on OpenRouter."""
         headers = {"Authorization": f"Bearer {self._key.value}"}
         try:
@@ -223,7 +223,7 @@ class OpenRouter:
             raise self._no_answer(error) from None
         return self._answer(response, response.content, complete=True)
 
-    async def _read(self, response: httpx2.Response) -> Answer:
+    async def _read(self, response: httpx2.Response) -> HttpAnswer:
         parts: list[bytes] = []
         complete = False
         try:
@@ -236,10 +236,10 @@ class OpenRouter:
             await response.aclose()
         return self._answer(response, b"".join(parts), complete=complete)
 
-    def _answer(self, response: httpx2.Response, raw: bytes, *, complete: bool) -> Answer:
+    def _answer(self, response: httpx2.Response, raw: bytes, *, complete: bool) -> HttpAnswer:
         headers, of_header, raw = response.headers, self._redaction.of_header, self._redaction.of(raw)
         found = GENERATION_ID.search(raw)
-        return Answer(
+        return HttpAnswer(
             status=response.status_code,
             raw=raw,
             content_type=of_header(headers.get("content-type")) or "",
@@ -252,7 +252,7 @@ class OpenRouter:
     def _no_answer(self, cause: BaseException) -> NoAnswerError:
         host = urlsplit(self.base_url).netloc
         what = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-        what = quoted(self._redaction.of_text(what), 300)
+        what = redact(self._redaction.of_text(what), 300)
         if isinstance(cause, UNSENT):
             message = f"{host} could not be reached ({what}). This request was not sent, so nothing was billed for it."
             return NoAnswerError(message, sent=False)

@@ -22,7 +22,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class EngineOutput:
     """One answer. `ids`, `logprobs` and `runner_up` are parallel, shape [n], the end token included if `finished`.
 
     Logprobs are nats under the model itself, whatever the temperature; `runner_up` is the likeliest other token.
@@ -35,7 +35,7 @@ class Generation:
 
 
 def complete(
-    prompt_ids: Ids, generation: Generation, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
+    prompt_ids: Ids, generation: EngineOutput, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
 ) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
     ids = generation.ids
@@ -57,7 +57,7 @@ def complete(
     )
 
 
-def _by_close(generation: Generation, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+def _by_close(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
     """The ids of the reasoning, None where it thought nothing, and of the content."""
     ids = generation.ids
     begin = opened(fmt, ids, thinking=thinking)
@@ -68,7 +68,7 @@ def _by_close(generation: Generation, fmt: Format, *, thinking: bool) -> tuple[I
     return reasoning, () if thought and close is None else body if close is None else body[close + 1 :]
 
 
-def _by_headers(generation: Generation, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+def _by_headers(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
     """The same where headers say what each text is; all is content where they are not those of an answer."""
     ids = generation.ids
     try:

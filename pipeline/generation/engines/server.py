@@ -3,7 +3,7 @@
 Guarantees: exact ids go in and exact ids come out, the end token included; an answer without ids, with another number
 of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
 is asked again who it is after every failure and on every new connection, and no answer of another one is given back.
-Nothing of the server is kept but the fields of `Facts`, since its own dump of settings holds keys.
+Nothing of the server is kept but the fields of `EngineFacts`, since its own dump of settings holds keys.
 
 How long an engine of our own was busy, and whose time that was.
 
@@ -24,9 +24,9 @@ from typing import Any, Final, Protocol, Self
 
 import httpx2
 
-from pipeline.base.redaction import quoted
-from pipeline.generation.engines.openrouter import Answer, NoAnswerError, encode_body
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.base.redaction import redact
+from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError, encode_body
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.records import Ids, Json, Sampling
 
 OK: Final = 200
@@ -52,7 +52,7 @@ class EngineGoneError(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class EngineFacts:
     """What a server says of itself; None where it does not. `model` is its own name for what it serves.
 
     `weights` is the directory that it loaded, `context` the most tokens of prompt and answer together.
@@ -74,7 +74,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ServerRequest:
     """One request: prompt ids, how to sample, and the ids that end an answer beside the model's own."""
 
     prompt: Ids
@@ -82,35 +82,35 @@ class Ask:
     stop_ids: Ids = ()
 
 
-class Dialect(Protocol):
+class EngineDialect(Protocol):
     """How one engine is spoken to. The functions read what it recorded as its answers; they raise EngineError."""
 
     name: str
     path: str
     fact_paths: Sequence[str]
 
-    def body(self, ask: Ask, model: str) -> dict[str, Json]:
+    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
         """The request's JSON."""
         ...
 
-    def generation(self, ask: Ask, answer: Mapping[str, Any]) -> Generation:
+    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The ids that the answer carries."""
         ...
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> Facts:
+    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
         """Picked from what the server told under each of `fact_paths`; None where it has no such page."""
         ...
 
 
-class Served:
+class EngineServer:
     """A running server. Use as `async with`; `facts` are read on entering."""
 
-    facts: Facts
+    facts: EngineFacts
 
-    def __init__(self, dialect: Dialect, base_url: str, *, in_flight: int = 8) -> None:
+    def __init__(self, dialect: EngineDialect, base_url: str, *, in_flight: int = 8) -> None:
         self.dialect, self.base_url = dialect, base_url.rstrip("/")
         self._slots = asyncio.Semaphore(in_flight)
-        self._busy, self._doubted, self._looking = Busy(), False, asyncio.Lock()
+        self._busy, self._doubted, self._looking = BusyClock(), False, asyncio.Lock()
         # One connection more, for the question who the server is.
         limits = httpx2.Limits(
             max_connections=in_flight + 1, max_keepalive_connections=in_flight, keepalive_expiry=None
@@ -131,7 +131,7 @@ class Served:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def generate(self, ask: Ask) -> Generation:
+    async def generate(self, ask: ServerRequest) -> EngineOutput:
         """One answer, never more than `in_flight` at a time. Raises EngineError, EngineGoneError."""
         self.require_room(ask)
         async with self._slots:
@@ -143,11 +143,11 @@ class Served:
             raise EngineError(self._error(self.dialect.path, answer.status, answer.raw))
         return generation_of(self.dialect, ask, answer.raw)
 
-    def body(self, ask: Ask) -> bytes:
+    def body(self, ask: ServerRequest) -> bytes:
         """The request's bytes."""
         return encode_body(dict(self.dialect.body(ask, self.facts.model)))
 
-    async def send(self, body: bytes) -> Answer:
+    async def send(self, body: bytes) -> HttpAnswer:
         """One POST of `body`; its bytes as they came, whatever the status. Raises NoAnswerError; nothing is billed."""
         try:
             await self._require_same()
@@ -161,13 +161,13 @@ class Served:
         self._doubted = self._doubted or response.status_code != OK
         kind, later = response.headers.get("content-type", ""), response.headers.get("retry-after")
         seconds = round(share.seconds, 6)
-        return Answer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
+        return HttpAnswer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
 
-    async def generate_all(self, asks: Sequence[Ask]) -> list[Generation]:
+    async def generate_all(self, asks: Sequence[ServerRequest]) -> list[EngineOutput]:
         """All answers, in order."""
         return list(await asyncio.gather(*map(self.generate, asks)))
 
-    def require_room(self, ask: Ask) -> None:
+    def require_room(self, ask: ServerRequest) -> None:
         """Raises EngineError for an empty prompt, and for one that leaves no room for max_tokens."""
         if not ask.prompt or ask.sampling.max_tokens < 1:
             raise EngineError("the prompt is empty or max_tokens below 1; give at least one token of each")
@@ -199,7 +199,7 @@ class Served:
                 raise NoAnswerError(f"{message}. Start the former one again", sent=False)
             self._doubted = False
 
-    async def _facts(self) -> Facts:
+    async def _facts(self) -> EngineFacts:
         return self.dialect.facts({path: await self._page(path) for path in self.dialect.fact_paths})
 
     async def _page(self, path: str) -> Mapping[str, Any] | None:
@@ -215,20 +215,20 @@ class Served:
             return None
 
     def _gone(self, error: httpx2.RequestError | httpx2.InvalidURL) -> EngineGoneError:
-        what = quoted(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
+        what = redact(f"{type(error).__name__}: {error}", MOST_OF_AN_ERROR)
         return EngineGoneError(f"{self.dialect.name} at {self.base_url} does not answer ({what})")
 
     def _error(self, path: str, status: int, raw: bytes) -> str:
-        what = quoted(raw.decode("utf-8", errors="replace"), MOST_OF_AN_ERROR)
+        what = redact(raw.decode("utf-8", errors="replace"), MOST_OF_AN_ERROR)
         return f"{self.dialect.name} answered {path} with status {status}: {what}"
 
 
-def generation_of(dialect: Dialect, ask: Ask, raw: bytes) -> Generation:
+def generation_of(dialect: EngineDialect, ask: ServerRequest, raw: bytes) -> EngineOutput:
     """The ids of an answer's bytes, if they are one answer to what was asked. Raises EngineError."""
     return checked(ask, dialect.generation(ask, _object(raw, f"{dialect.name}, {dialect.path}")))
 
 
-def checked(ask: Ask, generation: Generation) -> Generation:
+def checked(ask: ServerRequest, generation: EngineOutput) -> EngineOutput:
     """The same, if it is one answer to what was asked: ended by itself, or as long as it may be."""
     found, most = len(generation.ids), ask.sampling.max_tokens
     if not found or found > most or (found != most and not generation.finished):
@@ -264,7 +264,7 @@ def member(value: object, name: str, what: str) -> Any:  # noqa: ANN401 - any JS
 def number(value: object, what: str) -> float:
     """A finite logprob. Raises EngineError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not MOST_UNLIKELY < value <= SURE:
-        raise EngineError(f"{what} is no logprob ({quoted(repr(value), 40)})")
+        raise EngineError(f"{what} is no logprob ({redact(repr(value), 40)})")
     return float(value)
 
 
@@ -301,13 +301,13 @@ def _object(content: bytes, what: str) -> Mapping[str, Any]:
 
 
 @dataclass(slots=True)
-class Share:
+class RequestSeconds:
     """Seconds of one request, once it is over."""
 
     seconds: float = 0.0
 
 
-class Busy:
+class BusyClock:
     """A clock that runs while something is in flight."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -317,9 +317,9 @@ class Busy:
         self._seen = 0.0
 
     @contextmanager
-    def share(self) -> Iterator[Share]:
+    def share(self) -> Iterator[RequestSeconds]:
         """For the length of one request."""
-        found = Share()
+        found = RequestSeconds()
         begun = self._passed()
         self._flying += 1
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import (
-    Ask,
-    Facts,
+    EngineFacts,
+    ServerRequest,
     ids_of,
     member,
     number,
@@ -33,7 +33,7 @@ class SGLang:
     path = "/generate"
     fact_paths: Sequence[str] = ("/server_info", "/v1/models")
 
-    def body(self, ask: Ask, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
+    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
         """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
         sampling: dict[str, Json] = {
             "max_new_tokens": ask.sampling.max_tokens,
@@ -51,7 +51,7 @@ class SGLang:
         logprobs: dict[str, Json] = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2}
         return {"input_ids": [*ask.prompt], "sampling_params": sampling, **logprobs, "stream": False}
 
-    def generation(self, ask: Ask, answer: Mapping[str, Any]) -> Generation:
+    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The answer's ids, held against every place where SGLang says them."""
         ids = ids_of(answer.get("output_ids"), "sglang output_ids")
         meta = answer.get("meta_info")
@@ -68,15 +68,15 @@ class SGLang:
             for token, entries in zip(ids, top, strict=True)
         )
         finished = _finished(ids, member(meta, "finish_reason", "sglang meta_info"))
-        return Generation(ids, tuple(logprob for _, logprob in chosen), second, finished)
+        return EngineOutput(ids, tuple(logprob for _, logprob in chosen), second, finished)
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> Facts:
+    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
         """Picked from /server_info, which holds keys beside them."""
         info, models = told["/server_info"], told["/v1/models"]
         if info is None or models is None or text_of(info.get("version")) in (None, ABSENT):
             raise EngineError("this server tells neither its version nor its model: it is no SGLang of today")
         served = _first(models)
-        return Facts(
+        return EngineFacts(
             engine=self.name,
             version=str(info["version"]),
             model=str(served.get("id")),

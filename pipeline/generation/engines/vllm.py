@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import (
-    Ask,
-    Facts,
+    EngineFacts,
+    ServerRequest,
     ids_of,
     member,
     number,
@@ -35,7 +35,7 @@ class VLLM:
     path = "/v1/completions"
     fact_paths: Sequence[str] = ("/version", "/v1/models", DEV_INFO)
 
-    def body(self, ask: Ask, model: str) -> dict[str, Json]:
+    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
         """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
         more: dict[str, Json] = {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
         more |= {} if ask.sampling.seed is None else {"seed": ask.sampling.seed}
@@ -56,7 +56,7 @@ class VLLM:
             **more,
         }
 
-    def generation(self, ask: Ask, answer: Mapping[str, Any]) -> Generation:
+    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The answer's ids, held against every place where vLLM says them."""
         choice = _only(answer.get("choices"))
         ids = ids_of(choice.get("token_ids"), "vllm token_ids")
@@ -74,16 +74,16 @@ class VLLM:
             raise EngineError("vllm logprobs are not as many as token_ids")
         second = tuple(runner_up(token, _top(each), "vllm top_logprobs") for token, each in zip(ids, top, strict=True))
         own = tuple(number(value, "vllm token_logprobs") for value in values)
-        return Generation(ids, own, second, _finished(ids, choice))
+        return EngineOutput(ids, own, second, _finished(ids, choice))
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> Facts:
+    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
         """Picked from three pages; the developer's, where it is there, says how numbers are computed."""
         version, models = told["/version"], told["/v1/models"]
         if version is None or models is None or text_of(version.get("version")) is None:
             raise EngineError("this server tells neither its version nor its model: it is no vLLM of today")
         served = _only(models.get("data"))
         settings = _settings(told[DEV_INFO] or {})
-        return Facts(
+        return EngineFacts(
             engine=self.name,
             version=str(version["version"]),
             model=str(served.get("id")),
@@ -105,7 +105,7 @@ _WHERE: Mapping[str, tuple[str, str]] = {
     "model_config": ("dtype", "dtype"),
     "attention_config": ("attention_backend", "backend"),
 }
-"""Where vLLM's own settings say what `Facts` keeps."""
+"""Where vLLM's own settings say what `EngineFacts` keeps."""
 
 
 def _plain(value: object) -> object:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pipeline.base.files import write_whole
 from pipeline.base.json_lines import line_of
 from pipeline.base.redaction import REMOVED, Redaction
-from pipeline.generation.ledger import Exchanged
+from pipeline.generation.ledger import LedgerExchange
 from pipeline.records import Json
 
 FILE: Final = "exchanges.jsonl"
@@ -45,7 +45,7 @@ class Source:
         return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/chat/completions"
 
 
-def why_left_out(one: Exchanged, redaction: Redaction) -> str:
+def why_left_out(one: LedgerExchange, redaction: Redaction) -> str:
     """Why an answer is no exchange to learn from; empty where it is one."""
     if one.answer.status != OK:
         return f"an error of status {one.answer.status}"
@@ -58,7 +58,7 @@ def why_left_out(one: Exchanged, redaction: Redaction) -> str:
     return "an answer that holds the key" if _holds_key(one.answer.raw, redaction) else ""
 
 
-def write_exchanges(path: Path, kept: Iterable[Exchanged], source: Source, redaction: Redaction) -> list[str]:
+def write_exchanges(path: Path, kept: Iterable[LedgerExchange], source: Source, redaction: Redaction) -> list[str]:
     """Write the file, whole; for each answer that is left out, its row and why. Raises OSError."""
     told = [(one, why_left_out(one, redaction)) for one in kept]
 
@@ -69,7 +69,7 @@ def write_exchanges(path: Path, kept: Iterable[Exchanged], source: Source, redac
     return [f"{one.row}: {why}" for one, why in told if why]
 
 
-def line_of_exchange(one: Exchanged, source: Source) -> dict[str, Json]:
+def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
     """The line of one answer. `row` is the probe's id, the form, and which time it was asked."""
     request: dict[str, Json] = json.loads(one.body)
     return {
@@ -87,7 +87,7 @@ def line_of_exchange(one: Exchanged, source: Source) -> dict[str, Json]:
     }
 
 
-def _headers(one: Exchanged) -> Iterator[tuple[str, Json]]:
+def _headers(one: LedgerExchange) -> Iterator[tuple[str, Json]]:
     for ours, name in _KEPT_HEADERS.items():
         if value := one.answer.headers.get(ours):
             yield name, value

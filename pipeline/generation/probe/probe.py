@@ -34,13 +34,13 @@ from pipeline.generation.engines.catalog import Endpoint
 from pipeline.generation.engines.openrouter import KeyMissingError, OpenRouter, key_from_environment, open_client
 from pipeline.generation.ledger import Ledger, State, exchanged
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.generation.ledger_writer import Scribe, read_spill
-from pipeline.generation.outcome import guarded
-from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, Desk, Reply, StopError
+from pipeline.generation.ledger_writer import LedgerWriter, read_spill
+from pipeline.generation.outcome import refusing_errors
+from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, PaidClient, Reply, StopError
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.exchange_file import FILE, Source, write_exchanges
 from pipeline.generation.probe.probes import ProbePlan, read_probes
-from pipeline.generation.probe.requests import Question, Questions, questions_of
+from pipeline.generation.probe.requests import ProbeRequest, ProbeRequests, probe_requests_of
 from pipeline.generation.retry import Retry
 from pipeline.generation.run import budget_of, now_text
 from pipeline.records import Json, Refusal
@@ -102,14 +102,14 @@ async def _ask(
     endpoint = await find_endpoint(client, plan)
     manifest = _begin(stack, permit, wanted, endpoint)
     run = manifest.run
-    questions = questions_of(wanted.chosen, plan, endpoint, run, wanted.repeats)
+    questions = probe_requests_of(wanted.chosen, plan, endpoint, run, wanted.repeats)
     todo = _unasked(questions, ledger, resend=plan.resend_unknown)
     say(estimate(wanted, questions, todo, endpoint))
     budget = budget_of(permit, plan, ledger, run, await find_key_limit(client))
     _require_room(budget, todo.worst)
     scribe = await stack.enter_async_context(_scribe(ledger))
-    desk = Desk(scribe, budget, client, resend_unknown=plan.resend_unknown)
-    findings = await Crew(permit, plan, desk, endpoint.provider_name).ask(questions.asked)
+    desk = PaidClient(scribe, budget, client, resend_unknown=plan.resend_unknown)
+    findings = await ProbeClient(permit, plan, desk, endpoint.provider_name).ask(questions.asked)
     with ledger.transaction():
         findings.spent_pico = ledger.spent(run=run)
     source = Source(run, client.base_url, endpoint.provider_name)
@@ -119,8 +119,8 @@ async def _ask(
 
 
 @asynccontextmanager
-async def _scribe(ledger: Ledger) -> AsyncIterator[Scribe]:
-    scribe = Scribe(ledger)
+async def _scribe(ledger: Ledger) -> AsyncIterator[LedgerWriter]:
+    scribe = LedgerWriter(ledger)
     try:
         yield scribe
     finally:
@@ -143,16 +143,16 @@ def _begin(stack: AsyncExitStack, permit: Permit, wanted: ProbePlan, endpoint: E
     return manifest
 
 
-def _unasked(questions: Questions, ledger: Ledger, *, resend: bool) -> Questions:
+def _unasked(questions: ProbeRequests, ledger: Ledger, *, resend: bool) -> ProbeRequests:
     """Those that will be sent: the ledger has neither an answer nor a doubt."""
     with ledger.transaction():
         entries = [ledger.find(question.request.identity) for question in questions.asked]
     again = {State.FAILED_FREE, *([State.UNKNOWN] if resend else [])}
     pairs = zip(questions.asked, entries, strict=True)
-    return Questions(tuple(one for one, entry in pairs if entry is None or entry.state in again))
+    return ProbeRequests(tuple(one for one, entry in pairs if entry is None or entry.state in again))
 
 
-def estimate(wanted: ProbePlan, questions: Questions, todo: Questions, endpoint: Endpoint) -> str:
+def estimate(wanted: ProbePlan, questions: ProbeRequests, todo: ProbeRequests, endpoint: Endpoint) -> str:
     """How many requests, and the most that they may cost at the endpoint's prices."""
     plan, probes = wanted.plan, len({question.probe.id for question in questions.asked})
     before = len(questions.asked) - len(todo.asked)
@@ -197,7 +197,7 @@ MOST_GIVEN_UP = 3
 """So many in a row that were turned away at every attempt, and the provider is down."""
 
 
-class Fate(StrEnum):
+class ProbeStatus(StrEnum):
     """`refused`: turned away for good, free of charge. `again`: for now. `unknown`: perhaps billed, and no answer."""
 
     ANSWERED = "answered"
@@ -207,11 +207,11 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProbeResult:
     """What became of one question; `why` says what is not as it is known to be, and is empty where all is."""
 
-    question: Question
-    fate: Fate
+    question: ProbeRequest
+    fate: ProbeStatus
     why: str = ""
 
 
@@ -219,7 +219,7 @@ class Told:
 class Findings:
     """What came of a probe, and why it stopped, where it did."""
 
-    told: list[Told] = field(default_factory=list)
+    told: list[ProbeResult] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     spent_pico: int = 0
     message: str = ""
@@ -235,10 +235,10 @@ class Findings:
         return Counter(str(told.fate) for told in self.told)
 
 
-class Crew:
+class ProbeClient:
     """Asks; `provider` is the display name of the one that was asked for."""
 
-    def __init__(self, permit: Permit, plan: Plan, desk: Desk, provider: str) -> None:
+    def __init__(self, permit: Permit, plan: Plan, desk: PaidClient, provider: str) -> None:
         self._permit = permit
         self._desk = desk
         self._workers = plan.concurrency
@@ -248,7 +248,7 @@ class Crew:
         self._retry = Retry(plan.patience, self._pause, self._closing.is_set)
         self._given_up = 0
 
-    async def ask(self, questions: Sequence[Question]) -> Findings:
+    async def ask(self, questions: Sequence[ProbeRequest]) -> Findings:
         """Every question, until one stops the rest."""
         waiting, findings = iter(questions), self._findings
         with self._signals():
@@ -258,11 +258,11 @@ class Crew:
                         group.create_task(self._work(waiting))
             except asyncio.CancelledError:
                 findings.stop("broken off: what was in flight may have been paid for", INTERRUPTED)
-        if lost := findings.by_fate().keys() & {Fate.AGAIN, Fate.UNKNOWN}:
+        if lost := findings.by_fate().keys() & {ProbeStatus.AGAIN, ProbeStatus.UNKNOWN}:
             findings.stop(f"not all came to an answer ({', '.join(sorted(lost))})", TROUBLE)
         return findings
 
-    async def _work(self, waiting: Iterator[Question]) -> None:
+    async def _work(self, waiting: Iterator[ProbeRequest]) -> None:
         while not self._closing.is_set() and (question := next(waiting, None)) is not None:
             try:
                 if datetime.now(UTC) >= self._permit.expires:
@@ -274,30 +274,30 @@ class Crew:
             except Exception as error:  # noqa: BLE001 - an error of our own must not lose the others' answers either
                 self._stop(f"an error of this program: {type(error).__name__}: {error}", TROUBLE)
 
-    async def _one(self, question: Question) -> Told:
+    async def _one(self, question: ProbeRequest) -> ProbeResult:
         reply = await self._retry(lambda: self._desk.ask(question.request, question.worst))
         told = self._told(question, reply)
-        self._given_up = self._given_up + 1 if told.fate is Fate.AGAIN and not self._closing.is_set() else 0
+        self._given_up = self._given_up + 1 if told.fate is ProbeStatus.AGAIN and not self._closing.is_set() else 0
         if self._given_up >= MOST_GIVEN_UP:
             self._stop(f"{self._given_up} in a row were turned away at every attempt: {told.why}", TROUBLE)
         return told
 
-    def _told(self, question: Question, reply: Reply) -> Told:
+    def _told(self, question: ProbeRequest, reply: Reply) -> ProbeResult:
         entry = reply.entry
         why = reply.why or entry.note or ""
         if reply.again:
-            return Told(question, Fate.AGAIN, why)
+            return ProbeResult(question, ProbeStatus.AGAIN, why)
         if entry.state is State.FAILED_FREE:
-            return Told(question, Fate.REFUSED, why or (error_text(entry.answer) if entry.answer else ""))
+            return ProbeResult(question, ProbeStatus.REFUSED, why or (error_text(entry.answer) if entry.answer else ""))
         if entry.answer is None or entry.state is State.UNKNOWN:
-            return Told(question, Fate.UNKNOWN, why)
+            return ProbeResult(question, ProbeStatus.UNKNOWN, why)
         answer = entry.answer
-        completion = guarded(lambda: completion_of(answer, stream=question.stream))
+        completion = refusing_errors(lambda: completion_of(answer, stream=question.stream))
         if isinstance(completion, Refusal):
-            return Told(question, Fate.ANSWERED, completion.detail)
+            return ProbeResult(question, ProbeStatus.ANSWERED, completion.detail)
         if completion.provider not in (None, self._provider):
-            return Told(question, Fate.ANSWERED, f"{completion.provider} answered, not {self._provider}")
-        return Told(question, Fate.ANSWERED, question.probe.known.differs(completion))
+            return ProbeResult(question, ProbeStatus.ANSWERED, f"{completion.provider} answered, not {self._provider}")
+        return ProbeResult(question, ProbeStatus.ANSWERED, question.probe.known.differs(completion))
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not for a probe that is stopping."""

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.fingerprints.models import Thinks, model_of
+from pipeline.fingerprints.models import ThinkingMode, model_of
 from pipeline.generation.backends.hosted import worst_case
 from pipeline.generation.budget import Amount
 from pipeline.generation.engines.catalog import Endpoint
 from pipeline.generation.engines.openrouter import encode_body
 from pipeline.generation.engines.request import request_body
 from pipeline.generation.ledger import Request, identity
-from pipeline.generation.outcome import guarded
+from pipeline.generation.outcome import refusing_errors
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.probes import DATASET, Probe
 from pipeline.proof.locations import special_text
@@ -28,7 +28,7 @@ THINKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ProbeRequest:
     """One request of a probe and the most it may use. Its row is `PROBE/FORM/TIME`."""
 
     probe: Probe
@@ -38,10 +38,10 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class ProbeRequests:
     """What is asked, time after time so that a stop leaves whole rounds; what is not asked, and why."""
 
-    asked: tuple[Question, ...]
+    asked: tuple[ProbeRequest, ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class Questions:
         return sum((question.worst for question in self.asked), Amount())
 
 
-def questions_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> Questions:
+def probe_requests_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> ProbeRequests:
     """Every request, in the order of asking."""
     fitted = [(probe, _fitted(probe, plan, endpoint)) for probe in chosen]
     asked = [
@@ -60,7 +60,7 @@ def questions_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: s
         if not isinstance(found, str)
         for stream in (False, True)
     ]
-    return Questions(tuple(asked), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
+    return ProbeRequests(tuple(asked), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
 
 
 def form_of(*, stream: bool) -> str:
@@ -75,7 +75,7 @@ def _fitted(probe: Probe, plan: Plan, endpoint: Endpoint) -> tuple[Probe, Ids] |
     most = endpoint.max_completion_tokens
     why = "the format does not render it"
     for adapted in _adapted(probe, plan.route.model):
-        found = guarded(lambda one=adapted: plan.fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
+        found = refusing_errors(lambda one=adapted: plan.fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
         if isinstance(found, Refusal):
             why = found.detail
         elif (spelled := special_text(plan.fmt, adapted.prompt)) is not None:
@@ -92,17 +92,17 @@ def _fitted(probe: Probe, plan: Plan, endpoint: Endpoint) -> tuple[Probe, Ids] |
 def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
     """The probe as it is, or thinking as the model does; thinking, too, where a format knows nothing else."""
     known = model_of(model)
-    if known is not None and known.thinks is Thinks.NEVER:
+    if known is not None and known.thinks is ThinkingMode.NEVER:
         yield replace(probe, prompt=replace(probe.prompt, thinking=False))
         return
-    if probe.prompt.thinking or known is None or known.thinks is not Thinks.ALWAYS:
+    if probe.prompt.thinking or known is None or known.thinks is not ThinkingMode.ALWAYS:
         yield probe
     if not probe.prompt.thinking:
         longer = probe.max_tokens if probe.known.cut else max(probe.max_tokens, THINKS)
         yield replace(probe, prompt=replace(probe.prompt, thinking=True), max_tokens=longer)
 
 
-def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> Question:
+def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> ProbeRequest:
     run, time, stream = way
     row = f"{probe.id}/{form_of(stream=stream)}/{time}"
     route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
@@ -114,7 +114,7 @@ def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple
     )
     worst = worst_case(len(ids), probe.max_tokens, endpoint)
     key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
-    return Question(
+    return ProbeRequest(
         probe, stream, Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens), worst
     )
 

@@ -26,7 +26,7 @@ from functools import lru_cache, partial
 
 import orjson
 
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.proof.wire.fields import (
     as_list,
     as_object,
@@ -54,7 +54,7 @@ def completion_of_sse(raw: str) -> Completion:
     stream, events = _Stream(), events_of(raw)
     for data in events:
         if stream.done:
-            raise _inconsistent(f"data after [DONE]: {quoted(data, 60)}")
+            raise _inconsistent(f"data after [DONE]: {redact(data, 60)}")
         if data == "[DONE]":
             stream.done = True
         else:
@@ -89,7 +89,7 @@ def _chunk_with_surrogates(data: str) -> Json:
     try:
         chunk: Json = json.loads(data)
     except (ValueError, RecursionError):
-        raise _inconsistent(f"an event is not JSON: {quoted(data, 60)!r}") from None
+        raise _inconsistent(f"an event is not JSON: {redact(data, 60)!r}") from None
     return chunk
 
 
@@ -343,7 +343,7 @@ def completion_of_body(body: Json) -> Completion:
 
 def _only_choice(choices: Json) -> dict[str, Json]:
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {quoted(json.dumps(choices), 60)}", field="choices")
+        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {redact(json.dumps(choices), 60)}", field="choices")
     if len(choices) > 1:
         raise malformed(f"{len(choices)} choices; one is asked for", "choices")
     return choices[0]

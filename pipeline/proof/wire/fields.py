@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.records import Json, JsonObject, Reason, RefusedError, TokenLogprob, ToolCall, Usage
 
 BYTE = 255
@@ -31,7 +31,7 @@ def require_no_error(holder: JsonObject) -> None:
         return
     code = error.get("code") if isinstance(error, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    raise RefusedError(Reason.UPSTREAM_ERROR, quoted(f"{code}: {message}", 300), field="error")
+    raise RefusedError(Reason.UPSTREAM_ERROR, redact(f"{code}: {message}", 300), field="error")
 
 
 def as_object(value: Json, what: str) -> dict[str, Json]:
@@ -104,7 +104,7 @@ def _details(details: Json) -> str | None:
 def require_all_read(message: JsonObject) -> None:
     """Parts of an answer that stand in no field that is read here would be lost without a word."""
     if message.get("refusal"):
-        raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {quoted(str(message['refusal']), 120)}", field="refusal")
+        raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {redact(str(message['refusal']), 120)}", field="refusal")
     if message.get("function_call"):
         raise RefusedError(Reason.CALLS_LOST, "a function_call of the old kind", field="function_call")
 

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from pipeline.base.redaction import quoted
+from pipeline.base.redaction import redact
 from pipeline.records import Delta, Json, JsonObject, Reason, RefusedError
 
 
@@ -44,7 +44,7 @@ class Events:
         tail = self.raw[self.at :].decode("utf-8", "surrogatepass")
         if data := _data(tail):
             if not tail.endswith("\n") and data != "[DONE]":  # whoever saved it may have left out the last line end
-                message = f"the last event has no blank line after it: {quoted(data, 60)}"
+                message = f"the last event has no blank line after it: {redact(data, 60)}"
                 raise RefusedError(Reason.STREAM_CUT, message, field="sse")
             yield data
 
@@ -66,7 +66,7 @@ def _data(block: str) -> str:
     lines = block.split("\n")
     data = "\n".join(line[5:].removeprefix(" ") for line in lines if line.startswith("data:"))
     if any(line.startswith("event:") and line[6:].strip() == "error" for line in lines):
-        raise RefusedError(Reason.UPSTREAM_ERROR, f"an event called error: {quoted(data, 200)}", field="error")
+        raise RefusedError(Reason.UPSTREAM_ERROR, f"an event called error: {redact(data, 200)}", field="error")
     return "" if data.isspace() or data.startswith(":") else data
 
 
@@ -101,34 +101,34 @@ class Frame:
 
         Comments between them are passed over, as in any reading.
         """
-        quoted, after = self._scan(events, at, _AT_ONCE)
-        texts = _unquoted(quoted)
-        return texts, after if len(texts) == len(quoted) else self._scan(events, at, len(texts))[1]
+        redact, after = self._scan(events, at, _AT_ONCE)
+        texts = _unquoted(redact)
+        return texts, after if len(texts) == len(redact) else self._scan(events, at, len(texts))[1]
 
     def _scan(self, events: bytes, at: int, most: int) -> tuple[list[bytes], int]:
         """The texts as they are quoted. What stands between two of them is compared at once."""
-        quoted: list[bytes] = []
+        redact: list[bytes] = []
         if not events.startswith(self.head, at):
-            return quoted, at
+            return redact, at
         start, begin = at + len(self.head), len(self.head)
-        while len(quoted) < most and (stop := events.find(b'"', start)) > start:
+        while len(redact) < most and (stop := events.find(b'"', start)) > start:
             if events[stop - 1] == _BACKSLASH:
                 stop = _closing(events, start, stop)
             text = events[start:stop]
             after = text.join(self.next)
             end = stop + len(after)
             if events[stop:end] == after:
-                quoted.append(text)
+                redact.append(text)
                 start = end
                 continue
             if not events.startswith(text.join(self.rest), stop):
                 break
-            quoted.append(text)
+            redact.append(text)
             end = _after_comment(events, end - begin) or end - begin
             if not events.startswith(self.head, end):
-                return quoted, end
+                return redact, end
             start = end + begin
-        return quoted, start - begin
+        return redact, start - begin
 
 
 def _closing(events: bytes, start: int, stop: int) -> int:
@@ -187,23 +187,23 @@ def _after_comment(events: bytes, at: int) -> int | None:
     return stop + 2 if events.startswith(b"\n\n", stop) else None
 
 
-def _unquoted(quoted: Sequence[bytes]) -> Sequence[str]:
-    """The texts that stand in JSON as `quoted`, each without its quotation marks, up to the first that is no text.
+def _unquoted(redact: Sequence[bytes]) -> Sequence[str]:
+    """The texts that stand in JSON as `redact`, each without its quotation marks, up to the first that is no text.
 
     All at once, as one JSON list: none of them holds a quotation mark, or ends with a backslash, that is not escaped.
     """
-    together = b"".join(quoted)
+    together = b"".join(redact)
     try:
         if b"\\" not in together and together.decode().isprintable():
-            return [one.decode() for one in quoted]
-        texts: list[str] = orjson.loads(b'["%b"]' % b'","'.join(quoted))
+            return [one.decode() for one in redact]
+        texts: list[str] = orjson.loads(b'["%b"]' % b'","'.join(redact))
     except ValueError:
-        return list(_one_by_one(quoted))
+        return list(_one_by_one(redact))
     return texts
 
 
-def _one_by_one(quoted: Sequence[bytes]) -> Iterator[str]:
-    for one in quoted:
+def _one_by_one(redact: Sequence[bytes]) -> Iterator[str]:
+    for one in redact:
         try:
             yield orjson.loads(b'"%b"' % one)
         except ValueError:
@@ -213,12 +213,12 @@ def _one_by_one(quoted: Sequence[bytes]) -> Iterator[str]:
 def _frame(data: str, chunk: JsonObject, delta: Delta) -> Frame | None:
     """The frame of a chunk, proven by reading it with other text in its places."""
     expected = _with_text(chunk, delta)
-    quoted = f'"{delta.text}"'
+    redact = f'"{delta.text}"'
     if expected is None or delta.field == "tool_calls" or delta.text == _STAND_IN:
         return None
-    if "\n" in data or quoted not in data:
+    if "\n" in data or redact not in data:
         return None
-    first, *middle = data.split(quoted)
+    first, *middle = data.split(redact)
     pieces = (f'{first}"', *(f'"{piece}"' for piece in middle[:-1]), f'"{middle[-1]}')
     if _read(_STAND_IN.join(pieces)) != expected:
         return None

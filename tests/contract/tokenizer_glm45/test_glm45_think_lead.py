@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.survey import Exchange
+from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import route
-from harness.views.roundtrip import Trip, raw_of, read
+from harness.views.roundtrip import Ask, raw_of, read
 from harness.views.view import PROFILES
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Trait, TraitName
@@ -21,20 +21,20 @@ pytestmark = pytest.mark.contract
 
 FORMAT = open_format("glm-4.5")
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-RETURNED = Trip(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
+RETURNED = Ask(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
 TEXT = replace(RETURNED, ids=False)
 AFTER: Ids = (151350, 4416, 13, 151351, 198, 9450, 13, 151336)
 WRITTEN: Ids = (198, *AFTER)
 
 
-def exchange(ids: Ids) -> Exchange:
+def exchange(ids: Ids) -> SurveyedAnswer:
     """A finished answer of these ids."""
     prompt_ids = FORMAT.render(PROMPT)
     truth = OracleEntry(
         "g", None, "Chutes", stream=False, thinking=True, prompt_ids=prompt_ids, output_ids=ids, noncanonical=False,
         resegmented=None, cut=False, cost="0",
     )  # fmt: skip
-    return Exchange(RETURNED, PROMPT, raw_of(ids, PROMPT, prompt_ids, RETURNED, FORMAT), truth, 256)
+    return SurveyedAnswer(RETURNED, PROMPT, raw_of(ids, PROMPT, prompt_ids, RETURNED, FORMAT), truth, 256)
 
 
 def lead(*answers: Ids) -> Trait:

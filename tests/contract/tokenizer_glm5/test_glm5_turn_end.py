@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.survey import Exchange
+from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import route
-from harness.views.roundtrip import Trip, raw_of
+from harness.views.roundtrip import Ask, raw_of
 from harness.views.view import PROFILES
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.contract
 FORMAT = open_format("glm-5")
 ENCODE = FORMAT.tokenizer.encode
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-RETURNED = Trip(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
+RETURNED = Ask(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
 USER, OBSERVATION, END_OF_TEXT = 154827, 154829, 154820
 THOUGHT: Ids = (*ENCODE("So.\n"), 154842)
 SAID: Ids = (*THOUGHT, *ENCODE("\nYes."))
 CALLED: Ids = (*THOUGHT, 154843, *ENCODE("f"), 154844)
 
 
-def exchange(ids: Ids, trip: Trip = RETURNED) -> Exchange:
+def exchange(ids: Ids, trip: Ask = RETURNED) -> SurveyedAnswer:
     """A finished answer of these ids."""
     prompt_ids = FORMAT.render(PROMPT)
     raw = raw_of(ids, PROMPT, prompt_ids, trip, FORMAT)
@@ -37,7 +37,7 @@ def exchange(ids: Ids, trip: Trip = RETURNED) -> Exchange:
         "g", None, "Chutes", stream=False, thinking=True, prompt_ids=prompt_ids, output_ids=ids, noncanonical=False,
         resegmented=None, cut=False, cost="0",
     )  # fmt: skip
-    return Exchange(trip, PROMPT, raw.replace(b'": "length"', b'": "stop"'), truth, 256)
+    return SurveyedAnswer(trip, PROMPT, raw.replace(b'": "length"', b'": "stop"'), truth, 256)
 
 
 def turn_end(said: int, called: int, *others: Ids) -> Trait:
@@ -78,10 +78,10 @@ def test_a_route_that_always_ends_the_document_is_known_and_refused() -> None:
     assert Reason.AMBIGUOUS_LAYOUT is refusal(of(exchange((*SAID, USER), TEXT), ordinary(trait)))
 
 
-TEXT = Trip(PROFILES["chutes"], stream=False, tools_sent=False)
+TEXT = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
 
 
-def of(one: Exchange, known: Fingerprint) -> TokenRow | Refusal:
+def of(one: SurveyedAnswer, known: Fingerprint) -> TokenRow | Refusal:
     completion = one.completion
     return reconstruct(PROMPT, completion, FORMAT, known) if isinstance(completion, Completion) else completion.refusal
 

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.survey import Exchange
+from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import FORMAT, PROMPT
-from harness.views.roundtrip import Trip, raw_of
+from harness.views.roundtrip import Ask, raw_of
 from harness.views.view import PROFILES
 from pipeline.formats.format import Parts
 from pipeline.formats.kimi.format import KimiFormat
@@ -20,12 +20,12 @@ from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Prompt
 
 FMT = KimiFormat("k2-thinking", FORMAT.tokenizer, None, K2_THINKING)
-TRIP = Trip(PROFILES["chutes"], stream=False, tools_sent=False)
+TRIP = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
 INSTANT = Parts(None, think_closed=False, body=(" Yes.",), ended=True)
 THOUGHT = Parts("So it is.", think_closed=True, body=(" Yes.",), ended=True)
 
 
-def exchange(parts: Parts, uncounted: int) -> Exchange:
+def exchange(parts: Parts, uncounted: int) -> SurveyedAnswer:
     """An answer of a route whose count lacks `uncounted` of its tokens."""
     prompt_ids, ids = FMT.render(PROMPT), FMT.assemble(parts).ids
     body = json.loads(raw_of(ids, PROMPT, prompt_ids, TRIP, FMT))
@@ -34,7 +34,7 @@ def exchange(parts: Parts, uncounted: int) -> Exchange:
         "g", None, "Chutes", stream=False, thinking=True, prompt_ids=prompt_ids, output_ids=ids, noncanonical=False,
         resegmented=None, cut=False, cost="0",
     )  # fmt: skip
-    return Exchange(TRIP, PROMPT, json.dumps(body).encode(), truth, 256)
+    return SurveyedAnswer(TRIP, PROMPT, json.dumps(body).encode(), truth, 256)
 
 
 @pytest.mark.parametrize("uncounted, counted", [(0, True), (2, False)])
@@ -55,20 +55,20 @@ def test_a_route_that_counts_one_of_the_two_is_neither() -> None:
 CALL = "<|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
 
 
-def with_section(number: int, shown: dict[str, object], *, tools_sent: bool) -> Exchange:
+def with_section(number: int, shown: dict[str, object], *, tools_sent: bool) -> SurveyedAnswer:
     """An instant answer `Wait.` with one call of this number, shown so by a route that keeps its count."""
     text = f"Wait.<|tool_calls_section_begin|>{CALL.format(number)}<|tool_calls_section_end|>"
     prompt = Prompt("r", PROMPT.messages, (), thinking=False)
     body = tuple(FORMAT.tool_markers().get(piece, piece) for piece in re.split(r"(<\|[a-z_]+\|>)", text) if piece)
     ids, prompt_ids = FORMAT.assemble(Parts(None, think_closed=False, body=body, ended=True)).ids, FORMAT.render(prompt)
-    trip = Trip(PROFILES["chutes"], stream=False, tools_sent=tools_sent)
+    trip = Ask(PROFILES["chutes"], stream=False, tools_sent=tools_sent)
     answer = json.loads(raw_of(ids, prompt, prompt_ids, trip, FORMAT))
     answer["choices"][0]["message"] = {"role": "assistant", **shown}
     truth = OracleEntry(
         "g", None, "Chutes", stream=False, thinking=False, prompt_ids=prompt_ids, output_ids=ids, noncanonical=False,
         resegmented=None, cut=False, cost="0",
     )  # fmt: skip
-    return Exchange(trip, prompt, json.dumps(answer).encode(), truth, 256)
+    return SurveyedAnswer(trip, prompt, json.dumps(answer).encode(), truth, 256)
 
 
 def called(identity: str) -> dict[str, object]:
@@ -118,6 +118,6 @@ def test_white_space_that_is_lost_at_one_end_of_one_field_is_stripped(reasoning:
         "g", None, "Chutes", stream=False, thinking=True, prompt_ids=prompt_ids, output_ids=ids, noncanonical=False,
         resegmented=None, cut=False, cost="0",
     )  # fmt: skip
-    seen = [Exchange(TRIP, PROMPT, json.dumps(answer).encode(), truth, 256)] * ENOUGH
+    seen = [SurveyedAnswer(TRIP, PROMPT, json.dumps(answer).encode(), truth, 256)] * ENOUGH
 
     assert value == measured(seen, FORMAT)[0].traits[TraitName.SEAM].value

@@ -8,17 +8,17 @@ import pytest
 
 from harness.engines.agreement import Difference, asks, compared, first_difference, furthest
 from harness.goldens.engine_sets import GoldenSet, GoldenSetError, Verdict, compare, prompts_sha256, read, write
-from pipeline.generation.engines.output import Generation
+from pipeline.generation.engines.output import EngineOutput
 from pipeline.records import Json
 
 INFINITE = float("inf")
 
 
-def said(*tokens: tuple[int, float, float]) -> Generation:
+def said(*tokens: tuple[int, float, float]) -> EngineOutput:
     """Tokens with their logprob and their runner-up's."""
     ids = tuple(token for token, _, _ in tokens)
     others = tuple((token + 1, other) for token, _, other in tokens)
-    return Generation(ids, tuple(own for _, own, _ in tokens), others, finished=True)
+    return EngineOutput(ids, tuple(own for _, own, _ in tokens), others, finished=True)
 
 
 def test_equal_answers_do_not_part() -> None:
@@ -86,7 +86,7 @@ WIDE = said((9, -0.1, -3.0))
     ids=["equal", "same key", "newer", "newer, near", "other batch, near", "newer, wide"],
 )
 def test_rounding_excuses_another_key_and_never_the_same(
-    changes: dict[str, Json], answer: Generation, verdict: Verdict
+    changes: dict[str, Json], answer: EngineOutput, verdict: Verdict
 ) -> None:
     found = compare(GoldenSet(KEY, "p", (WAS,)), GoldenSet({**KEY, **changes}, "p", (answer,)))
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from harness.emulator.survey import Question
+from harness.emulator.survey import SurveyQuestion
 from harness.engines.chat import ENGINES, Answered, EngineError, body_of, exchange_of, true_ids
 from harness.fixtures.answers import FORMAT, PROMPT_IDS, WHOLE
 from harness.tiny_target.tools import CLOCK
-from harness.views.roundtrip import Trip
+from harness.views.roundtrip import Ask
 from pipeline.records import Completion, Prompt
 
 TOOLS = Prompt("t", ({"role": "user", "content": "hi"},), (CLOCK,))
 
 
-def question(engine: str, prompt: Prompt, *, stream: bool = False, tools_sent: bool = False) -> Question:
-    return Question(Trip(ENGINES[engine], stream, tools_sent), prompt, seed=1)
+def question(engine: str, prompt: Prompt, *, stream: bool = False, tools_sent: bool = False) -> SurveyQuestion:
+    return SurveyQuestion(Ask(ENGINES[engine], stream, tools_sent), prompt, seed=1)
 
 
 def answered(engine: str, body: Mapping[str, Any]) -> Answered:

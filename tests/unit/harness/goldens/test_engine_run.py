@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.goldens.engine_sets import FOLDER, GoldenSet, GoldenSetError, compare, read, said, settled
-from pipeline.generation.engines.output import Generation
+from pipeline.generation.engines.output import EngineOutput
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def recorded() -> GoldenSet:
 def changed(golden: GoldenSet, *, logprob: float = -0.1) -> GoldenSet:
     """Another first token, as sure as said."""
     first = golden.answers[0]
-    other = Generation((first.ids[0] + 1,), (logprob,), ((first.ids[0], -2.0),), finished=False)
+    other = EngineOutput((first.ids[0] + 1,), (logprob,), ((first.ids[0], -2.0),), finished=False)
     return replace(golden, answers=(other, *golden.answers[1:]))
 
 

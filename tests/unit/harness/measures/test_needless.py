@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.survey import Exchange
+from harness.emulator.survey import SurveyedAnswer
 from harness.fixtures.answers import CLOSE, ENCODE, END, FORMAT, PROMPT, PROMPT_IDS, REASONING, WHOLE
 from harness.measures.fidelity import needless
-from harness.views.roundtrip import Trip, raw_of
+from harness.views.roundtrip import Ask, raw_of
 from harness.views.view import PROFILES
 from pipeline.records import Ids, Reason, Refusal
 
-BODY = Trip(PROFILES["chutes"], stream=False, tools_sent=False)
+BODY = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
 STREAM = replace(BODY, stream=True)
 LISTED = replace(BODY, logprobs=True)
 CALLS = replace(BODY, tools_sent=True)
@@ -25,7 +25,7 @@ CUT: Ids = (*REASONING, CLOSE, *ENCODE("Sum: 43 + "))
 REPLACED: Ids = (*REASONING, CLOSE, *ENCODE(" \ufffd"), END)
 
 
-def exchange(ids: Ids, trip: Trip, *, noncanonical: bool = False, earlier: bool = False) -> Exchange:
+def exchange(ids: Ids, trip: Ask, *, noncanonical: bool = False, earlier: bool = False) -> SurveyedAnswer:
     """An answer of these ids, and the truth of it."""
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     calling = ({"role": "assistant", "content": "", "tool_calls": [call]},) if earlier else ()
@@ -34,7 +34,7 @@ def exchange(ids: Ids, trip: Trip, *, noncanonical: bool = False, earlier: bool 
         "g", None, trip.profile.name, stream=trip.stream, thinking=True, prompt_ids=PROMPT_IDS, output_ids=ids,
         noncanonical=noncanonical, resegmented=None, cut=ids[-1] != END, cost="0",
     )  # fmt: skip
-    return Exchange(trip, prompt, raw_of(ids, prompt, PROMPT_IDS, trip, FORMAT), truth, 256)
+    return SurveyedAnswer(trip, prompt, raw_of(ids, prompt, PROMPT_IDS, trip, FORMAT), truth, 256)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,7 @@ def exchange(ids: Ids, trip: Trip, *, noncanonical: bool = False, earlier: bool 
         "ids returned",
     ],
 )
-def test_a_refusal_is_needful_only_where_its_loss_is_there(
-    reason: Reason, trip: Trip, ids: Ids, expected: bool
-) -> None:
+def test_a_refusal_is_needful_only_where_its_loss_is_there(reason: Reason, trip: Ask, ids: Ids, expected: bool) -> None:
     assert expected == needless(exchange(ids, trip), Refusal(reason, ""), FORMAT)
 
 

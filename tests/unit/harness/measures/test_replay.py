@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures.raw_peer import pieces
-from harness.measures.replay import Came, Recorded, main, recorded_in, replay
+from harness.measures.replay import Came, RecordedAnswer, main, recorded_in, replay
 from pipeline.records import Json
 
 USAGE: Json = {"prompt_tokens": 3, "completion_tokens": 2, "cost": 0.000012}
@@ -114,6 +114,6 @@ def test_a_file_that_is_none_is_one_sentence(tmp_path: Path, capsys: pytest.Capt
 
 def test_what_is_recorded_of_other_apis_is_told_apart(tmp_path: Path) -> None:
     other = line("other", 200, body(content="a")) | {"endpoint": "api.example/v1/chat/completions"}
-    found: list[Recorded] = list(recorded_in(written(tmp_path, line("ours", 200, body(content="a")), other)))
+    found: list[RecordedAnswer] = list(recorded_in(written(tmp_path, line("ours", 200, body(content="a")), other)))
 
     assert [True, False] == [one.is_openrouter for one in found]

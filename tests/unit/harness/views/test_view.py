@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.views.view import PROFILES, Seam, Shown, view
-from pipeline.base.binomial import upper_bound
+from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.formats.format import Parts
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, ToolCall
@@ -114,4 +114,4 @@ def test_a_gateway_that_counts_the_text_again_hides_another_split() -> None:
 )
 def test_upper_bounds_are_clopper_and_pearsons(wrong: int, n: int, expected: float) -> None:
     """Published one-sided 95 % values; for none in n it is 1 - 0.05 ** (1 / n)."""
-    assert expected == pytest.approx(upper_bound(wrong, n), abs=2e-4)
+    assert expected == pytest.approx(clopper_pearson_upper(wrong, n), abs=2e-4)

@@ -15,7 +15,7 @@ from pipeline.base.json_lines import canonical
 from pipeline.base.paths import ROOT
 from pipeline.cli.main import main
 from pipeline.datasets.audit import Audit, Auditor, audited_rows, defaults_of
-from pipeline.datasets.control_text import Spelled
+from pipeline.datasets.control_text import ControlText
 from pipeline.datasets.features import Feature
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import ToolMode
@@ -52,7 +52,7 @@ def written(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
 
 
 def audit(path: Path, dataset: str = "messages", workers: int = 1) -> Audit:
-    auditor = Auditor(dataset, ToolMode.RAW, Spelled(("ours",), ["<|end|>"]))
+    auditor = Auditor(dataset, ToolMode.RAW, ControlText(("ours",), ["<|end|>"]))
     found = Audit(auditor)
     for row in audited_rows(auditor, DATASETS[dataset], path, workers):
         found.take(row)

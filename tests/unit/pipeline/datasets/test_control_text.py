@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.datasets.control_text import Spelled, spelled_at_hand, spelled_by
+from pipeline.datasets.control_text import ControlText, spelled_at_hand, spelled_by
 from pipeline.formats.registry import open_format
 from pipeline.records import JsonObject, Prompt
 
-SPELLED = Spelled(("ours",), ["<|end|>", "<|endless|>", "[STOP]", "<think>"])
+SPELLED = ControlText(("ours",), ["<|end|>", "<|endless|>", "[STOP]", "<think>"])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_first_name_that_a_text_spells(
 
 
 def test_no_names_are_spelled_nowhere() -> None:
-    assert Spelled((), []).first_in(Prompt("a", ({"role": "user", "content": "<|end|>"},))) is None
+    assert ControlText((), []).first_in(Prompt("a", ({"role": "user", "content": "<|end|>"},))) is None
 
 
 def test_a_format_speaks_for_its_own_vocabulary() -> None:

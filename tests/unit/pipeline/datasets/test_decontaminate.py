@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.datasets.decontaminate import Asked, Grams, Hit, asked_in, grams_of
+from pipeline.datasets.decontaminate import EvaluationText, Hit, NGrams, asked_in, grams_of
 from pipeline.datasets.sources import SourceError
 from pipeline.records import Prompt
 
@@ -18,8 +18,8 @@ CODE = (
 )
 
 
-def grams(*texts: str) -> Grams:
-    return grams_of([Asked(text, "eval/question.jsonl", line) for line, text in enumerate(texts, 1)])
+def grams(*texts: str) -> NGrams:
+    return grams_of([EvaluationText(text, "eval/question.jsonl", line) for line, text in enumerate(texts, 1)])
 
 
 def prompt(*texts: str) -> Prompt:

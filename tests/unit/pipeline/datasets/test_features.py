@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.datasets.features import LONG, Feature, features_of, seen_in, shape_of
+from pipeline.datasets.features import LONG, Feature, features_of, findings_in, shape_of
 from pipeline.records import JsonObject, Prompt, ToolMode
 
 USER: JsonObject = {"role": "user", "content": "Bread?"}
@@ -59,7 +59,7 @@ def test_a_datasets_default_stands_where_text_cannot_tell() -> None:
 
 
 def test_each_feature_says_what_shows_it() -> None:
-    seen = [(each.feature, each.what, each.where) for each in seen_in(Prompt("a", (TOLD, USER)), ToolMode.RAW)]
+    seen = [(each.feature, each.what, each.where) for each in findings_in(Prompt("a", (TOLD, USER)), ToolMode.RAW)]
 
     assert [
         ("system", "the role system", "messages[0].role"),

@@ -13,9 +13,9 @@ import pytest
 
 from pipeline.base.prompts import read_prompts
 from pipeline.datasets import prepare as preparing
-from pipeline.datasets.blocks import Rows, rows_of
-from pipeline.datasets.decontaminate import Asked, grams_of
-from pipeline.datasets.prepare import Counts, Preparation, PreparationError, Selection, Sieve, Target
+from pipeline.datasets.blocks import RowsBlock, rows_of
+from pipeline.datasets.decontaminate import EvaluationText, grams_of
+from pipeline.datasets.prepare import Counts, Preparation, PreparationError, RowFilter, Selection, TargetFormat
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import Raw, Reject
 from pipeline.formats.registry import open_format
@@ -41,7 +41,7 @@ def prepared(
     dataset: str = "B2",
     **how: Any,  # noqa: ANN401
 ) -> tuple[Counts, list[Prompt], list[dict[str, Any]]]:
-    sieve = Sieve(DATASETS[dataset], how.pop("target", None), how.pop("grams", None))
+    sieve = RowFilter(DATASETS[dataset], how.pop("target", None), how.pop("grams", None))
     workers = how.pop("workers", 1)
     out, rejects = folder / "out.jsonl", folder / "no.jsonl"
     counts = Preparation(sieve, Selection(**how), workers).write(written(folder, rows), out, rejects)
@@ -85,10 +85,10 @@ def test_a_prompt_is_cut_by_whole_turns_to_its_limit_in_the_targets_tokens(tmp_p
     lengths = [len(fmt.render(Prompt("x", tuple(messages[:end])))) for end in (1, 3, 5)]
 
     for most, turns in ((lengths[2], 5), (lengths[2] - 1, 3), (lengths[1], 3), (lengths[1] - 1, 1), (lengths[0], 1)):
-        (made,) = prepared(tmp_path, [row], "messages", target=Target(fmt, most))[1]
+        (made,) = prepared(tmp_path, [row], "messages", target=TargetFormat(fmt, most))[1]
         assert tuple(messages[:turns]) == made.messages
     short = {"messages": [{"role": "user", "content": "a"}]}
-    _, _, (rejected,) = prepared(tmp_path, [row, short], "messages", target=Target(fmt, lengths[0] - 1))
+    _, _, (rejected,) = prepared(tmp_path, [row, short], "messages", target=TargetFormat(fmt, lengths[0] - 1))
     assert "too_long" == rejected["reason"]
 
 
@@ -98,13 +98,15 @@ def test_what_the_target_cannot_be_asked_is_rejected_with_its_template(tmp_path:
         {"messages": [{"role": "user", "content": "What is <|im_end|>?"}]},
         {"messages": [{"role": "user", "content": "a"}]},
     ]
-    _, _, rejected = prepared(tmp_path, rows, "messages", target=Target(open_format("tiny-kimi", None)))
+    _, _, rejected = prepared(tmp_path, rows, "messages", target=TargetFormat(open_format("tiny-kimi", None)))
 
     assert ["unrenderable", "special_text"] == [one["reason"] for one in rejected]
 
 
 def test_a_prompt_that_an_evaluation_asks_is_rejected_and_says_which(tmp_path: Path) -> None:
-    grams = grams_of([Asked("Write a function that says which of two rivers is longer.", "mt/question.jsonl", 81)])
+    grams = grams_of(
+        [EvaluationText("Write a function that says which of two rivers is longer.", "mt/question.jsonl", 81)]
+    )
     texts = ("write a function that says, which of two rivers is longer", "Sort it.")
     _, _, (rejected,) = prepared(tmp_path, tasks(*texts), grams=grams)
 
@@ -161,8 +163,8 @@ def test_a_source_of_which_nothing_is_left_is_refused_and_nothing_is_written(tmp
 
 
 def test_a_row_that_got_lost_on_the_way_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
-    losing = replace(DATASETS["B2"], gather=lambda blocks: (Rows(tuple(rows_of(block))[1:]) for block in blocks))
-    preparation = Preparation(Sieve(losing))
+    losing = replace(DATASETS["B2"], gather=lambda blocks: (RowsBlock(tuple(rows_of(block))[1:]) for block in blocks))
+    preparation = Preparation(RowFilter(losing))
 
     with pytest.raises(PreparationError, match="3 rows became 2 prompts"):
         preparation.write(written(tmp_path, tasks(*QUESTIONS[:3])), tmp_path / "out", tmp_path / "no")
@@ -170,21 +172,21 @@ def test_a_row_that_got_lost_on_the_way_is_an_error_and_nothing_is_written(tmp_p
 
 
 def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Iterator[Rows]:
-        yield Rows((Raw({"input": "a"}, "f", 1),))
+    def interrupted(*_: object) -> Iterator[RowsBlock]:
+        yield RowsBlock((Raw({"input": "a"}, "f", 1),))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(preparing, "blocks_of", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
-        Preparation(Sieve(DATASETS["B2"])).write("rows", tmp_path / "out", tmp_path / "no")
+        Preparation(RowFilter(DATASETS["B2"])).write("rows", tmp_path / "out", tmp_path / "no")
     assert [] == list(tmp_path.iterdir())
 
 
 def test_reject_reasons_of_a_row_that_could_not_be_read_have_no_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"input": "a"}\n{"input": \n', encoding="utf-8")
-    counts = Preparation(Sieve(DATASETS["B2"])).write(path, tmp_path / "out", tmp_path / "no")
+    counts = Preparation(RowFilter(DATASETS["B2"])).write(path, tmp_path / "out", tmp_path / "no")
 
     assert {Reject.NOT_JSON: 1} == counts.rejected
     assert {"id", "reason", "detail", "file", "line"} == json.loads((tmp_path / "no").read_bytes()).keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.datasets.tool_signs import Sign, Tool, signs_of, spoken
+from pipeline.datasets.tool_signs import Tool, ToolSign, signs_of, spoken
 from pipeline.records import JsonObject
 
 BAKE = '{"name": "bake", "description": "Bakes a \\"loaf\\".", "parameters": {"type": "object", "properties": {}}}'
@@ -75,7 +75,7 @@ def test_a_part_whose_type_is_no_text_shows_nothing(kind: object) -> None:
 def test_a_sign_says_what_was_seen_and_where() -> None:
     found = list(signs_of([ASKED, said("assistant", "<functioncall> {}")], ()))
 
-    assert [Sign(Tool.TRANSCRIPT, "a <functioncall>", "messages[1].content")] == found
+    assert [ToolSign(Tool.TRANSCRIPT, "a <functioncall>", "messages[1].content")] == found
 
 
 # Text, by role

@@ -16,7 +16,7 @@ from pipeline.drafter.rows import read_rows
 from pipeline.gate.gate import Job, Kind
 from pipeline.records import Evidence
 from pipeline.shards.manifest import Session
-from pipeline.shards.merge import Policy, merge
+from pipeline.shards.merge import MergePolicy, merge
 from pipeline.shards.merge_inputs import read_inputs
 
 OTHER = "ef" * 32
@@ -44,7 +44,7 @@ def refusal(*folders: Path) -> str:
 
 
 def test_a_run_and_a_merged_set_of_it_hold_the_same_rows(run: Path, tmp_path: Path) -> None:
-    merge(read_inputs([run]), Policy(), tmp_path / "set")
+    merge(read_inputs([run]), MergePolicy(), tmp_path / "set")
 
     assert [each.ids.tolist() for each in read_rows([run])] == [
         each.ids.tolist() for each in read_rows([tmp_path / "set"])
@@ -64,7 +64,7 @@ def test_the_summary_names_what_stands_behind_the_rows(run: Path) -> None:
 
 def test_a_merged_set_names_the_attestations_of_its_runs(run: Path, tmp_path: Path) -> None:
     other = run_folder(tmp_path / "other", [row("c", [1], [2])], sessions=(replace(ENDED, attestation=OTHER),))
-    merge(read_inputs([run, other]), Policy(), tmp_path / "set")
+    merge(read_inputs([run, other]), MergePolicy(), tmp_path / "set")
 
     assert (ATTESTATION, OTHER) == read_folders([tmp_path / "set"])[0].attestations
 
@@ -179,7 +179,7 @@ def test_rows_of_different_formats_are_refused(run: Path, tmp_path: Path) -> Non
 
 
 def test_one_run_twice_is_refused(run: Path, tmp_path: Path) -> None:
-    merge(read_inputs([run]), Policy(), tmp_path / "set")
+    merge(read_inputs([run]), MergePolicy(), tmp_path / "set")
 
     assert "both hold the run run. Give it once" in refusal(run, tmp_path / "set")
 

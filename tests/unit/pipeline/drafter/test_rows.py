@@ -9,7 +9,7 @@ import torch
 
 from harness.fixtures.drafters import row, run_folder
 from pipeline.drafter.row_folders import RowsError
-from pipeline.drafter.rows import Policy, read_rows
+from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow
 
 COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evidence.LOGPROBS, Evidence.ENGINE_IDS
@@ -67,7 +67,7 @@ def test_counted_rows_are_taken_by_choice_and_their_risk_is_said(tmp_path: Path)
     measured: Json = {"rows": 1, "same_count_mismatch": {"wrong": 2, "n": 400, "upper95": 0.0157}}
     folder = run_folder(tmp_path / "run", ALL, counted=measured)
 
-    rows = read_rows([folder], Policy(COUNTED))
+    rows = read_rows([folder], RowPolicy(COUNTED))
 
     assert 4 == len(rows)
     assert rows.risk() == (
@@ -79,13 +79,13 @@ def test_counted_rows_are_taken_by_choice_and_their_risk_is_said(tmp_path: Path)
 def test_a_risk_that_nobody_measured_is_said_to_be_unknown(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", ALL, counted={"rows": 1, "same_count_mismatch": None})
 
-    assert str(read_rows([folder], Policy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
+    assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
 
 
 def test_rows_that_are_too_long_are_left_out_and_counted_and_never_cut(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [row("fits", [1, 2], [3, 4]), row("long", [1, 2, 3], [4, 5])])
 
-    rows = read_rows([folder], Policy(longest=4))
+    rows = read_rows([folder], RowPolicy(longest=4))
 
     assert ["fits"] == [each.id for each in rows]
     assert {"too_long": 1} == rows.left_out
@@ -108,17 +108,19 @@ def test_of_rows_with_one_id_the_first_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows, policy, why",
     [
-        ([row("c", [1], [2], COUNTED)], Policy(), r"1 weak_evidence\. --min-evidence counted takes"),
+        ([row("c", [1], [2], COUNTED)], RowPolicy(), r"1 weak_evidence\. --min-evidence counted takes"),
         (
             [row("a", [1], [2, 3])],
-            Policy(longest=2),
+            RowPolicy(longest=2),
             r"1 too_long\. Raise what leaves them out above 2: --longest, or in training --tok",
         ),
-        ([row("a", [1], [])], Policy(), r"1 nothing_emitted\. Give folders with rows that emitted"),
-        ([], Policy(), r"the folders hold none\. Give folders"),
+        ([row("a", [1], [])], RowPolicy(), r"1 nothing_emitted\. Give folders with rows that emitted"),
+        ([], RowPolicy(), r"the folders hold none\. Give folders"),
     ],
 )
-def test_nothing_left_is_an_error_that_says_why(tmp_path: Path, rows: list[TokenRow], policy: Policy, why: str) -> None:
+def test_nothing_left_is_an_error_that_says_why(
+    tmp_path: Path, rows: list[TokenRow], policy: RowPolicy, why: str
+) -> None:
     with pytest.raises(RowsError, match=f"no row is left to train on: {why}"):
         read_rows([run_folder(tmp_path / "run", rows)], policy)
 
@@ -165,7 +167,7 @@ def test_the_digest_is_of_ids_borders_and_order(tmp_path: Path) -> None:
 
 
 def test_the_document_says_what_was_taken_and_what_was_not(tmp_path: Path) -> None:
-    rows = read_rows([run_folder(tmp_path / "run", ALL)], Policy(longest=2))
+    rows = read_rows([run_folder(tmp_path / "run", ALL)], RowPolicy(longest=2))
 
     document = rows.document()
 

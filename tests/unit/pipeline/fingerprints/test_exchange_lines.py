@@ -23,7 +23,7 @@ from harness.fixtures.exchanges import (
     thought_ids,
     words,
 )
-from pipeline.fingerprints.exchanges import Aspect, BadLine, ExchangesError, exchange_of, read_exchanges
+from pipeline.fingerprints.exchanges import BadLine, ExchangesError, Fidelity, exchange_of, read_exchanges
 from pipeline.fingerprints.harvest import harvest, harvest_of_file
 from pipeline.fingerprints.learn import learn
 from pipeline.proof.fingerprint import TraitName
@@ -86,20 +86,20 @@ def test_a_file_without_an_exchange_is_an_error(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize(
     "fidelity, stream, carried",
     [
-        ("verbatim", False, set(Aspect)),
-        ("verbatim", True, set(Aspect)),
-        ("verbatim streams, JSON re-keyed", True, set(Aspect)),
-        ("verbatim streams, JSON re-keyed", False, {Aspect.TEXT, Aspect.CALL_IDS}),
-        ("JSON re-serialised, SSE verbatim", True, set(Aspect)),
-        ("JSON re-serialised, SSE verbatim", False, {Aspect.TEXT, Aspect.CALL_IDS}),
-        ("keys sorted, ids redacted", False, {Aspect.TEXT}),
-        ("keys sorted, ids redacted", True, {Aspect.TEXT, Aspect.DELTAS}),
+        ("verbatim", False, set(Fidelity)),
+        ("verbatim", True, set(Fidelity)),
+        ("verbatim streams, JSON re-keyed", True, set(Fidelity)),
+        ("verbatim streams, JSON re-keyed", False, {Fidelity.TEXT, Fidelity.CALL_IDS}),
+        ("JSON re-serialised, SSE verbatim", True, set(Fidelity)),
+        ("JSON re-serialised, SSE verbatim", False, {Fidelity.TEXT, Fidelity.CALL_IDS}),
+        ("keys sorted, ids redacted", False, {Fidelity.TEXT}),
+        ("keys sorted, ids redacted", True, {Fidelity.TEXT, Fidelity.DELTAS}),
         ("values edited", True, set()),
         ("partly hand-written", False, set()),
         ("as good as new", False, set()),
     ],
 )
-def test_a_copy_testifies_to_what_its_fidelity_carries(fidelity: str, stream: bool, carried: set[Aspect]) -> None:
+def test_a_copy_testifies_to_what_its_fidelity_carries(fidelity: str, stream: bool, carried: set[Fidelity]) -> None:
     assert carried == exchange_of(whole(fidelity=fidelity, stream=stream)).carries
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.fixtures.exchanges import FORMAT
-from pipeline.fingerprints.models import MODELS, Thinks, formats_on, model_of
+from pipeline.fingerprints.models import MODELS, ThinkingMode, formats_on, model_of
 from pipeline.formats.format import Opener
 from pipeline.formats.registry import FORMATS
 
@@ -13,31 +13,33 @@ from pipeline.formats.registry import FORMATS
 @pytest.mark.parametrize(
     "slug, name, thinks",
     [
-        ("moonshotai/kimi-k2", "kimi-k2", Thinks.NEVER),
-        ("moonshotai/kimi-k2-0905:exacto", "kimi-k2", Thinks.NEVER),
-        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", Thinks.NEVER),
-        ("moonshotai/kimi-k2-thinking", "kimi-k2-thinking", Thinks.ON),
-        ("moonshotai/kimi-k2.5-0127", "kimi-k2.5", Thinks.ON),
-        ("kimi-k2.6", "kimi-k2.6", Thinks.ON),
-        ("qwen/qwen3-32b", "qwen3", Thinks.ON),
-        ("/models/Qwen3-1.7B-Q4_K_M.gguf", "qwen3", Thinks.ON),
-        ("qwen/qwen3-235b-a22b-2507", "qwen3", Thinks.NEVER),
-        ("qwen/qwen3-30b-a3b-thinking-2507", "qwen3", Thinks.ALWAYS),
-        ("qwen/qwen3-coder:free", "qwen3", Thinks.NEVER),
-        ("Qwen/Qwen3.5-397B-A17B-FP8", "qwen3.5", Thinks.ON),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", Thinks.ALWAYS),
-        ("deepseek/deepseek-chat-v3.1:free", "deepseek-v3.1", Thinks.OFF),
-        ("deepseek/deepseek-v3.1-terminus:exacto", "deepseek-v3.1", Thinks.OFF),
-        ("deepseek/deepseek-v3.2-20251201", "deepseek-v3.2", Thinks.OFF),
-        ("z-ai/glm-4.5-air:free", "glm-4.5", Thinks.ON),
-        ("z-ai/glm-4.6:exacto", "glm-4.6", Thinks.ON),
-        ("glm-4.7-flash", "glm-4.7-flash", Thinks.ON),
-        ("zai-org/GLM-5.2-FP8", "glm-5", Thinks.ON),
-        ("openai/gpt-oss-120b:exacto", "gpt-oss", Thinks.ON),
-        ("gpt-oss:20b", "gpt-oss", Thinks.ON),
+        ("moonshotai/kimi-k2", "kimi-k2", ThinkingMode.NEVER),
+        ("moonshotai/kimi-k2-0905:exacto", "kimi-k2", ThinkingMode.NEVER),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", ThinkingMode.NEVER),
+        ("moonshotai/kimi-k2-thinking", "kimi-k2-thinking", ThinkingMode.ON),
+        ("moonshotai/kimi-k2.5-0127", "kimi-k2.5", ThinkingMode.ON),
+        ("kimi-k2.6", "kimi-k2.6", ThinkingMode.ON),
+        ("qwen/qwen3-32b", "qwen3", ThinkingMode.ON),
+        ("/models/Qwen3-1.7B-Q4_K_M.gguf", "qwen3", ThinkingMode.ON),
+        ("qwen/qwen3-235b-a22b-2507", "qwen3", ThinkingMode.NEVER),
+        ("qwen/qwen3-30b-a3b-thinking-2507", "qwen3", ThinkingMode.ALWAYS),
+        ("qwen/qwen3-coder:free", "qwen3", ThinkingMode.NEVER),
+        ("Qwen/Qwen3.5-397B-A17B-FP8", "qwen3.5", ThinkingMode.ON),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1", ThinkingMode.ALWAYS),
+        ("deepseek/deepseek-chat-v3.1:free", "deepseek-v3.1", ThinkingMode.OFF),
+        ("deepseek/deepseek-v3.1-terminus:exacto", "deepseek-v3.1", ThinkingMode.OFF),
+        ("deepseek/deepseek-v3.2-20251201", "deepseek-v3.2", ThinkingMode.OFF),
+        ("z-ai/glm-4.5-air:free", "glm-4.5", ThinkingMode.ON),
+        ("z-ai/glm-4.6:exacto", "glm-4.6", ThinkingMode.ON),
+        ("glm-4.7-flash", "glm-4.7-flash", ThinkingMode.ON),
+        ("zai-org/GLM-5.2-FP8", "glm-5", ThinkingMode.ON),
+        ("openai/gpt-oss-120b:exacto", "gpt-oss", ThinkingMode.ON),
+        ("gpt-oss:20b", "gpt-oss", ThinkingMode.ON),
     ],
 )
-def test_a_slug_names_its_format_with_owner_variant_and_date_or_without(slug: str, name: str, thinks: Thinks) -> None:
+def test_a_slug_names_its_format_with_owner_variant_and_date_or_without(
+    slug: str, name: str, thinks: ThinkingMode
+) -> None:
     model = model_of(slug)
 
     assert model is not None

@@ -12,7 +12,7 @@ from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  
 
 from harness.attestation.signing import write_public
 from harness.fixtures.trees import NOW, Tree, small_tree
-from pipeline.gate.attestation import AttestationError, Attested, Scope, read_attestation, trusted_keys
+from pipeline.gate.attestation import Attestation, AttestationError, Scope, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
 
 
@@ -21,7 +21,7 @@ def tree(tmp_path: Path) -> Tree:
     return small_tree(tmp_path)
 
 
-def read(tree: Tree) -> Attested:
+def read(tree: Tree) -> Attestation:
     return read_attestation(tree.attestation, trusted_keys(tree.root, tree.keys), NOW)
 
 

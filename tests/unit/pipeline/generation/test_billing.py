@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.generation.billing import Bill, Verdict, bill_of, completion_of, error_text, verdict_of
-from pipeline.generation.ledger import Answered
+from pipeline.generation.ledger import LedgerAnswer
 from pipeline.records import Reason, RefusedError
 
 USAGE = b'{"prompt_tokens":12,"completion_tokens":34,"cost":0.0004970133333333333}'
@@ -62,7 +62,7 @@ def test_what_names_no_believable_cost_has_none(raw: bytes) -> None:
 
 
 def test_an_error_body_is_told_by_status_and_message() -> None:
-    answer = Answered(429, b'{"error":{"message":"Provider returned error","code":429},"user_id":"u"}')
+    answer = LedgerAnswer(429, b'{"error":{"message":"Provider returned error","code":429},"user_id":"u"}')
 
     assert error_text(answer) == "429: Provider returned error"
     with pytest.raises(RefusedError, match="429: Provider returned error") as caught:
@@ -84,17 +84,17 @@ def test_an_error_body_is_told_by_status_and_message() -> None:
 )
 def test_an_answer_that_is_no_completion_is_refused(raw: bytes, complete: bool, stream: bool, reason: Reason) -> None:
     with pytest.raises(RefusedError) as caught:
-        completion_of(Answered(200, raw, {"complete": complete}), stream=stream)
+        completion_of(LedgerAnswer(200, raw, {"complete": complete}), stream=stream)
 
     assert reason == caught.value.refusal.reason
 
 
 def test_half_a_surrogate_pair_in_an_error_is_readable_text() -> None:
-    assert error_text(Answered(400, b'{"error":{"message":"\\ud83d no"}}')) == "400: ? no"
+    assert error_text(LedgerAnswer(400, b'{"error":{"message":"\\ud83d no"}}')) == "400: ? no"
 
 
-def error(status: int, more: bytes = b"") -> Answered:
-    return Answered(status, b'{"error":{"code":1,"message":"no"}' + more + b"}")
+def error(status: int, more: bytes = b"") -> LedgerAnswer:
+    return LedgerAnswer(status, b'{"error":{"code":1,"message":"no"}' + more + b"}")
 
 
 @pytest.mark.parametrize(

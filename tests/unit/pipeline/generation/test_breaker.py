@@ -13,16 +13,16 @@ from pipeline.generation.breaker import (
     LEAST_CANARIES,
     WINDOW,
     Breaker,
-    Seen,
+    RowSigns,
     Sign,
     Trip,
     limits_of,
 )
 
 
-def seen(number: int, *signs: Sign, dataset: str = "", pico: int = 10, settled: bool = True) -> Seen:
+def seen(number: int, *signs: Sign, dataset: str = "", pico: int = 10, settled: bool = True) -> RowSigns:
     bad = Sign.REFUSED in signs
-    return Seen(f"r{number}", dataset, not bad, frozenset(signs), pico, pico if settled else None)
+    return RowSigns(f"r{number}", dataset, not bad, frozenset(signs), pico, pico if settled else None)
 
 
 def feed(breaker: Breaker, count: int, *signs: Sign, dataset: str = "", pico: int = 10, first: int = 0) -> Trip | None:

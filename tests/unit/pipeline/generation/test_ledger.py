@@ -17,9 +17,9 @@ import pytest
 from pipeline.base.json_lines import canonical
 from pipeline.generation.budget import Amount
 from pipeline.generation.ledger import (
-    Answered,
-    Entry,
     Ledger,
+    LedgerAnswer,
+    LedgerEntry,
     Request,
     Spend,
     State,
@@ -33,7 +33,7 @@ from pipeline.records import Route
 
 PAID = Route("openrouter", "moonshotai/kimi-k2.5", "siliconflow", stream=True)
 EMULATED = Route("emulator", "drafter-gate/tiny-kimi", "siliconflow")
-ANSWER = Answered(200, b'\n\n {"id": "gen-1-a", "usage": {"cost": 0.000012}}', {"complete": True}, "gen-1-a")
+ANSWER = LedgerAnswer(200, b'\n\n {"id": "gen-1-a", "usage": {"cost": 0.000012}}', {"complete": True}, "gen-1-a")
 NOON = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
 
@@ -52,7 +52,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-def claimed(ledger: Ledger, wanted: Request, *, resend: bool = False) -> Entry:
+def claimed(ledger: Ledger, wanted: Request, *, resend: bool = False) -> LedgerEntry:
     with ledger.transaction():
         return ledger.claim(wanted, nothing, resend_unknown=resend)
 
@@ -70,7 +70,7 @@ def test_a_settled_request_is_found_with_its_bytes_and_never_claimed_again(ledge
 
     again = claimed(ledger, request("a"))
 
-    assert Entry("a", 1, State.SETTLED, 100, 12, ANSWER) == again
+    assert LedgerEntry("a", 1, State.SETTLED, 100, 12, ANSWER) == again
 
 
 def test_an_answer_that_was_not_settled_is_given_back_too(ledger: Ledger) -> None:
@@ -80,7 +80,7 @@ def test_an_answer_that_was_not_settled_is_given_back_too(ledger: Ledger) -> Non
 
     again = claimed(ledger, request("a"))
 
-    assert Entry("a", 1, State.ANSWERED, 100, None, ANSWER) == again
+    assert LedgerEntry("a", 1, State.ANSWERED, 100, None, ANSWER) == again
 
 
 def test_what_failed_free_is_claimed_anew_as_the_next_attempt(ledger: Ledger) -> None:
@@ -129,7 +129,7 @@ def test_the_budget_is_asked_only_for_a_new_reservation_and_its_no_leaves_none(l
 
 def test_no_state_is_left_twice(ledger: Ledger) -> None:
     paid(ledger, request("a"), 12)
-    entry = Entry("a", 1, State.RESERVED, 100)
+    entry = LedgerEntry("a", 1, State.RESERVED, 100)
 
     acts: list[Callable[[], None]] = [
         lambda: ledger.settle(entry, 12),
@@ -290,7 +290,7 @@ def test_an_answer_in_doubt_is_unknown_at_its_worst_with_its_bytes(ledger: Ledge
     with ledger.transaction():
         ledger.lose(entry, "502: lost")
 
-    assert Entry("a", 1, State.UNKNOWN, 100, None, ANSWER, "502: lost") == claimed(ledger, request("a"))
+    assert LedgerEntry("a", 1, State.UNKNOWN, 100, None, ANSWER, "502: lost") == claimed(ledger, request("a"))
     assert (2, State.RESERVED) == (claimed(ledger, request("a"), resend=True).attempt, State.RESERVED)
     assert 200 == ledger.spent(api="openrouter")
 
@@ -340,7 +340,7 @@ def test_a_ledger_of_the_first_schema_is_brought_up_and_keeps_all_it_had(tmp_pat
         used = second.used(run="run-1")
     second.close()
 
-    assert Entry("a", 1, State.SETTLED, 100, 12, ANSWER) == found
+    assert LedgerEntry("a", 1, State.SETTLED, 100, 12, ANSWER) == found
     assert Amount(12, 30, 1) == used
     assert listing(path) == before
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.generation.billing import Bill
-from pipeline.generation.ledger import Answered, Entry, Ledger, Request, State
+from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, Request, State
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.generation.ledger_writer import Scribe, read_spill, spill
+from pipeline.generation.ledger_writer import LedgerWriter, read_spill, spill
 from pipeline.records import Route
 
 PAID = Route("openrouter", "moonshotai/kimi-k2.5", "siliconflow", stream=True)
-ANSWER = Answered(200, b'\n\n {"id": "gen-1-a", "usage": {"cost": 0.000012}}', {"complete": True}, "gen-1-a")
+ANSWER = LedgerAnswer(200, b'\n\n {"id": "gen-1-a", "usage": {"cost": 0.000012}}', {"complete": True}, "gen-1-a")
 
 
 def request(name: str) -> Request:
@@ -35,7 +35,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-def claimed(ledger: Ledger, wanted: Request, *, resend: bool = False) -> Entry:
+def claimed(ledger: Ledger, wanted: Request, *, resend: bool = False) -> LedgerEntry:
     with ledger.transaction():
         return ledger.claim(wanted, nothing, resend_unknown=resend)
 
@@ -52,8 +52,8 @@ def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
     commits: list[str] = []
     ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
 
-    async def claim_many() -> list[Entry]:
-        scribe = Scribe(ledger)
+    async def claim_many() -> list[LedgerEntry]:
+        scribe = LedgerWriter(ledger)
         wanted = [request(str(number)) for number in range(100)]
         entries = await asyncio.gather(
             *(scribe.do(partial(Ledger.claim, request=each, hold=nothing)) for each in wanted)
@@ -69,8 +69,8 @@ def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
 
 def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger: Ledger) -> None:
     async def mixed() -> list[object]:
-        scribe = Scribe(ledger)
-        ghost = Entry("ghost", 1, State.RESERVED, 1)
+        scribe = LedgerWriter(ledger)
+        ghost = LedgerEntry("ghost", 1, State.RESERVED, 1)
         jobs = [
             scribe.do(lambda led: led.claim(request("a"), nothing)),
             scribe.do(lambda led: led.settle(ghost, 1)),
@@ -82,17 +82,17 @@ def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger
 
     first, ghost, last = asyncio.run(mixed())
 
-    assert isinstance(first, Entry)
+    assert isinstance(first, LedgerEntry)
     assert isinstance(ghost, LedgerError)
-    assert isinstance(last, Entry)
+    assert isinstance(last, LedgerEntry)
 
 
 def test_an_answer_that_meets_a_full_disk_is_spilled_and_read_in_by_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     big = replace(ANSWER, raw=b"y" * 300_000)
 
-    async def answer_on_a_full_disk(ledger: Ledger, entry: Entry) -> None:
-        scribe = Scribe(ledger)
+    async def answer_on_a_full_disk(ledger: Ledger, entry: LedgerEntry) -> None:
+        scribe = LedgerWriter(ledger)
         ledger._db.execute("PRAGMA max_page_count = 20")  # what sqlite says then is what a full disk says
         try:
             await scribe.keep(entry, big)
@@ -142,7 +142,7 @@ def test_a_spilled_answer_that_the_ledger_has_no_request_for_is_kept(tmp_path: P
 def test_a_spilled_answer_that_is_recorded_already_goes_and_another_one_stays(ledger: Ledger) -> None:
     """A crash between the record and the removal leaves the first; nothing overwrites what the ledger has."""
     paid(ledger, request("a"), 12)
-    entry = Entry("a", 1, State.SETTLED, 100)
+    entry = LedgerEntry("a", 1, State.SETTLED, 100)
     same = spill(ledger.path, entry, ANSWER)
 
     assert 1 == read_spill(ledger)
@@ -154,7 +154,7 @@ def test_a_spilled_answer_that_is_recorded_already_goes_and_another_one_stays(le
 
     assert other.exists()
     with ledger.transaction():
-        assert ledger.find("a") == Entry("a", 1, State.SETTLED, 100, 12, ANSWER)
+        assert ledger.find("a") == LedgerEntry("a", 1, State.SETTLED, 100, 12, ANSWER)
 
 
 def test_a_spilled_answer_is_read_in_for_its_own_attempt(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: L
     ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
 
     async def keep() -> None:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         await scribe.keep(entry, ANSWER, Bill(12_000_000, 10, 20))
         await scribe.close()
 
@@ -188,18 +188,18 @@ def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: L
 
     assert ["COMMIT"] == commits
     with ledger.transaction():
-        assert Entry("a", 1, State.SETTLED, 100, 12_000_000, ANSWER) == ledger.find("a")
+        assert LedgerEntry("a", 1, State.SETTLED, 100, 12_000_000, ANSWER) == ledger.find("a")
 
 
 def test_an_answer_without_a_price_is_written_and_stays_unsettled(ledger: Ledger) -> None:
     entry = claimed(ledger, request("a"))
 
     async def keep() -> None:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         await scribe.keep(entry, ANSWER, Bill(None, 10, 20))
         await scribe.close()
 
     asyncio.run(keep())
 
     with ledger.transaction():
-        assert Entry("a", 1, State.ANSWERED, 100, None, ANSWER) == ledger.find("a")
+        assert LedgerEntry("a", 1, State.ANSWERED, 100, None, ANSWER) == ledger.find("a")

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.generation.outcome import guarded
+from pipeline.generation.outcome import refusing_errors
 from pipeline.records import Reason, Refusal, RefusedError
 
 
 def test_what_is_made_is_handed_on() -> None:
-    assert 7 == guarded(lambda: 7)
+    assert 7 == refusing_errors(lambda: 7)
 
 
 def refuse() -> int:
@@ -37,7 +37,7 @@ def wrong(detail: str) -> Refusal:
     ids=["refused", "nested", "missing", "overflow"],
 )
 def test_an_error_is_a_refusal_with_its_class(make: Callable[[], object], refusal: Refusal) -> None:
-    assert refusal == guarded(make)
+    assert refusal == refusing_errors(make)
 
 
 def test_a_machine_without_memory_is_no_fault_of_the_row() -> None:
@@ -45,4 +45,4 @@ def test_a_machine_without_memory_is_no_fault_of_the_row() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        guarded(starve)
+        refusing_errors(starve)

@@ -10,10 +10,10 @@ import pytest
 
 from pipeline.generation.billing import Bill, Verdict
 from pipeline.generation.budget import Amount, Budget, Cap
-from pipeline.generation.engines.openrouter import Answer
-from pipeline.generation.ledger import Answered, Ledger, Request, State
-from pipeline.generation.ledger_writer import Scribe
-from pipeline.generation.paid_client import Desk, Reply, StopError
+from pipeline.generation.engines.openrouter import HttpAnswer
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.paid_client import PaidClient, Reply, StopError
 from pipeline.records import Route
 
 WORST = Amount(100, 10, 1)
@@ -28,9 +28,9 @@ class Provider:
     def __init__(self, status: int = 200, raw: bytes = GOOD) -> None:
         self.status, self.raw, self.asked = status, raw, 0
 
-    async def send(self, _: bytes) -> Answer:
+    async def send(self, _: bytes) -> HttpAnswer:
         self.asked += 1
-        return Answer(self.status, self.raw, "application/json", None, None)
+        return HttpAnswer(self.status, self.raw, "application/json", None, None)
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def ask(ledger: Ledger, provider: Provider, *, resend: bool = False, budget: Budget | None = None) -> Reply:
     async def work() -> Reply:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         try:
-            return await Desk(scribe, budget or Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+            return await PaidClient(scribe, budget or Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
         finally:
             await scribe.close()
 
@@ -56,7 +56,7 @@ def answered(ledger: Ledger, status: int, raw: bytes = BAD) -> None:
     with ledger.transaction():
         entry = ledger.claim(PAID, lambda: None)
     with ledger.transaction():
-        ledger.answer(entry, Answered(status, raw))
+        ledger.answer(entry, LedgerAnswer(status, raw))
 
 
 def standing(ledger: Ledger, attempt: int = 1) -> tuple[State, int]:
@@ -134,8 +134,8 @@ def test_an_error_with_a_message_that_has_no_utf8_is_written_down(ledger: Ledger
 
 def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> None:
     async def work() -> int:
-        scribe = Scribe(ledger)
-        desk, count = Desk(scribe, Budget(), Provider(502, BAD)), 0
+        scribe = LedgerWriter(ledger)
+        desk, count = PaidClient(scribe, Budget(), Provider(502, BAD)), 0
         try:
             while True:
                 name = f"r{count}"
@@ -153,7 +153,7 @@ def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> No
 def test_an_answer_that_cannot_be_judged_is_written_down_all_the_same(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stumbling(_: Answered) -> tuple[Verdict, Bill]:
+    def stumbling(_: LedgerAnswer) -> tuple[Verdict, Bill]:
         raise ZeroDivisionError("halves of nothing")
 
     monkeypatch.setattr("pipeline.generation.paid_client.judged", stumbling)

@@ -12,16 +12,16 @@ import pytest
 from harness.fixtures.raw_peer import peering, response
 from pipeline.generation.billing import completion_of
 from pipeline.generation.budget import Amount, Budget
-from pipeline.generation.engines.openrouter import Answer, OpenRouter
-from pipeline.generation.ledger import Answered, Ledger, Request, State
-from pipeline.generation.ledger_writer import Scribe
-from pipeline.generation.paid_client import Desk, Reply
-from pipeline.generation.reconcile import Found, reconcile
+from pipeline.generation.engines.openrouter import HttpAnswer, OpenRouter
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.paid_client import PaidClient, Reply
+from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Json, Reason, RefusedError, Route
 
 WORST = Amount(100, 10, 1)
 PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
-LOST = Answered(502, b'{"error":{"code":502,"message":"lost"}}', {"complete": True}, "gen-1-a")
+LOST = LedgerAnswer(502, b'{"error":{"code":502,"message":"lost"}}', {"complete": True}, "gen-1-a")
 GOOD = b'{"id":"gen-2-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":0.000000000012}}'
 
 
@@ -31,9 +31,9 @@ class Provider:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def send(self, _: bytes) -> Answer:
+    async def send(self, _: bytes) -> HttpAnswer:
         self.asked += 1
-        return Answer(200, GOOD, "application/json", None, None)
+        return HttpAnswer(200, GOOD, "application/json", None, None)
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Found, int]:
+def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Reconciled, int]:
     raw = json.dumps({"data": record}).encode()
 
-    async def work(url: str) -> dict[Found, int]:
+    async def work(url: str) -> dict[Reconciled, int]:
         async with OpenRouter(url) as client:
             return dict(await reconcile(client, ledger, "openrouter"))
 
@@ -60,9 +60,9 @@ def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Found, int]:
 
 def asked_again(ledger: Ledger, provider: Provider, *, resend: bool = False) -> Reply:
     async def work() -> Reply:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         try:
-            return await Desk(scribe, Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+            return await PaidClient(scribe, Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
         finally:
             await scribe.close()
 
@@ -81,7 +81,7 @@ def test_what_was_billed_is_refused_as_the_error_that_it_was_and_not_paid_again(
     found = reconciled(ledger, {"total_cost": 0.00000000005, "is_byok": False})
     reply = asked_again(ledger, provider := Provider(), resend=resend)
 
-    assert {Found.SETTLED: 1} == found
+    assert {Reconciled.SETTLED: 1} == found
     assert (0, False, False, State.SETTLED, 50) == (
         *(provider.asked, reply.sent, reply.again, reply.entry.state, reply.entry.cost_pico),
     )
@@ -95,14 +95,14 @@ def test_what_was_billed_nothing_is_asked_anew(ledger: Ledger) -> None:
     found = reconciled(ledger, {"total_cost": 0, "is_byok": False, "upstream_inference_cost": 0})
     reply = asked_again(ledger, provider := Provider())
 
-    assert ({Found.FREE: 1}, (State.FAILED_FREE, 0)) == (found, standing(ledger))
+    assert ({Reconciled.FREE: 1}, (State.FAILED_FREE, 0)) == (found, standing(ledger))
     assert (1, State.SETTLED, 2) == (provider.asked, reply.entry.state, reply.entry.attempt)
 
 
 def test_what_was_billed_upstream_to_the_accounts_own_key_is_not_free(ledger: Ledger) -> None:
     record: dict[str, Json] = {"total_cost": 0, "is_byok": True, "upstream_inference_cost": 0.00000000007}
 
-    assert {Found.SETTLED: 1} == reconciled(ledger, record)
+    assert {Reconciled.SETTLED: 1} == reconciled(ledger, record)
     assert (State.SETTLED, 70) == standing(ledger)
 
 
@@ -119,5 +119,5 @@ def test_what_was_billed_upstream_to_the_accounts_own_key_is_not_free(ledger: Le
     ],
 )
 def test_a_cost_that_is_not_named_leaves_the_request_as_it_is(record: dict[str, Json], ledger: Ledger) -> None:
-    assert {Found.NOT_YET: 1} == reconciled(ledger, record)
+    assert {Reconciled.NOT_YET: 1} == reconciled(ledger, record)
     assert (State.UNKNOWN, None) == standing(ledger)

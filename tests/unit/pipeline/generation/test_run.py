@@ -16,7 +16,7 @@ from pipeline.cli.generate import job_of
 from pipeline.gate.attestation import Scope
 from pipeline.gate.gate import Job, Kind, Permit
 from pipeline.generation.budget import Amount, Budget, BudgetError
-from pipeline.generation.ledger import Answered, Ledger, Request
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request
 from pipeline.generation.plan import Caps, Plan
 from pipeline.generation.run import budget_of
 from pipeline.records import Route, Sampling, ToolMode
@@ -63,7 +63,7 @@ def spend(ledger: Ledger, usd: str, run: str) -> None:
     with ledger.transaction():
         entry = ledger.claim(request, lambda: None)
     with ledger.transaction():
-        ledger.answer(entry, Answered(200, b"{}"))
+        ledger.answer(entry, LedgerAnswer(200, b"{}"))
     with ledger.transaction():
         ledger.settle(entry, pico(usd))
 

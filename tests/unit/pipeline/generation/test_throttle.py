@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pipeline.generation.retry import Throttle
+from pipeline.generation.retry import RateLimiter
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_no_more_are_in_flight_than_the_most_that_was_asked_for() -> None:
     async def work() -> int:
-        throttle, most, flying = Throttle(3), 0, 0
+        throttle, most, flying = RateLimiter(3), 0, 0
 
         async def one() -> None:
             nonlocal most, flying
@@ -35,7 +35,7 @@ def test_no_more_are_in_flight_than_the_most_that_was_asked_for() -> None:
 
 def test_a_refusal_halves_the_number_once_for_all_that_were_in_flight_together() -> None:
     clock = Clock()
-    throttle = Throttle(64, clock=clock)
+    throttle = RateLimiter(64, clock=clock)
     entered = clock.now
     clock.now += 1
     for _ in range(64):
@@ -48,7 +48,7 @@ def test_a_refusal_halves_the_number_once_for_all_that_were_in_flight_together()
 
 
 def test_answers_bring_the_number_back_one_a_round() -> None:
-    throttle = Throttle(10, clock=Clock())
+    throttle = RateLimiter(10, clock=Clock())
     throttle.turned_away(101.0, 0.0)
     for _ in range(5):
         throttle.answered()
@@ -60,7 +60,7 @@ def test_answers_bring_the_number_back_one_a_round() -> None:
 
 
 def test_one_is_always_let_through() -> None:
-    throttle, clock = Throttle(2), Clock()
+    throttle, clock = RateLimiter(2), Clock()
     for number in range(9):
         throttle.turned_away(clock.now + number * 1e9, 0.0)
 
@@ -69,7 +69,7 @@ def test_one_is_always_let_through() -> None:
 
 def test_nothing_is_sent_before_a_wait_that_was_named_is_over() -> None:
     async def work() -> float:
-        throttle = Throttle(4)
+        throttle = RateLimiter(4)
         begun = await throttle.enter()
         throttle.leave()
         throttle.turned_away(begun, 0.05)
@@ -80,7 +80,7 @@ def test_nothing_is_sent_before_a_wait_that_was_named_is_over() -> None:
 
 def test_closing_lets_all_that_wait_go_on() -> None:
     async def work() -> bool:
-        throttle = Throttle(1)
+        throttle = RateLimiter(1)
         await throttle.enter()
         waiting = asyncio.create_task(throttle.enter())
         await asyncio.sleep(0)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from pipeline.generation.budget import Amount, Budget
-from pipeline.generation.engines.openrouter import Answer
+from pipeline.generation.engines.openrouter import HttpAnswer
 from pipeline.generation.ledger import Ledger, Request, State
-from pipeline.generation.ledger_writer import Scribe
-from pipeline.generation.paid_client import Desk, Reply, StopError
-from pipeline.generation.plan import Patience
-from pipeline.generation.retry import Turns
+from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.plan import RetryPolicy
+from pipeline.generation.retry import RetryingClient
 from pipeline.records import Route
 
 WORST = Amount(100, 10, 1)
-QUICK = Patience(attempts=6, first=0.001, longest=0.002)
+QUICK = RetryPolicy(attempts=6, first=0.001, longest=0.002)
 GOOD = b'{"id":"gen-1-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":0.000000000012}}'
 
 
@@ -27,14 +27,14 @@ class Provider:
     def __init__(self, turned_away: int) -> None:
         self.turned_away, self.asked, self.flying, self.most = turned_away, 0, 0, 0
 
-    async def send(self, _: bytes) -> Answer:
+    async def send(self, _: bytes) -> HttpAnswer:
         self.asked += 1
         self.flying += 1
         self.most = max(self.most, self.flying)
         status = 429 if self.asked <= self.turned_away else 200
         await asyncio.sleep(0.001)
         self.flying -= 1
-        return Answer(status, GOOD if status == 200 else b"{}", "application/json", None, None)
+        return HttpAnswer(status, GOOD if status == 200 else b"{}", "application/json", None, None)
 
 
 def request(row: str) -> Request:
@@ -43,9 +43,9 @@ def request(row: str) -> Request:
 
 def ask_all(folder: Path, provider: Provider, rows: int, concurrency: int) -> list[Reply]:
     async def work() -> list[Reply]:
-        scribe = Scribe(ledger)
+        scribe = LedgerWriter(ledger)
         try:
-            turns = Turns(Desk(scribe, Budget(), provider), QUICK, concurrency)
+            turns = RetryingClient(PaidClient(scribe, Budget(), provider), QUICK, concurrency)
             requests = [
                 Request(str(row), "run-1", Route("emulator", "m", "p"), str(row), b"{}", 100) for row in range(rows)
             ]

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.generation.engines.openrouter import Answer
-from pipeline.generation.paid_client import named_wait
+from pipeline.generation.engines.openrouter import HttpAnswer
+from pipeline.generation.paid_client import retry_after_seconds
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 RESET = str(int(NOW.timestamp() * 1000) + 7500)
@@ -32,7 +32,7 @@ BODY = json.dumps({"error": {"code": 429, "metadata": {"headers": {"X-RateLimit-
 def test_the_longest_wait_that_is_named_counts(
     retry_after: str | None, reset: str | None, raw: bytes, expected: float
 ) -> None:
-    assert expected == named_wait(Answer(429, raw, "", None, retry_after, reset), NOW)
+    assert expected == retry_after_seconds(HttpAnswer(429, raw, "", None, retry_after, reset), NOW)
 
 
 @pytest.mark.parametrize("junk", ["", "soon", "nan", "inf", "1e999", "Mon, 99 Nov"])
@@ -40,10 +40,10 @@ def test_the_longest_wait_that_is_named_counts(
     "raw", [b"", b"[]", b'{"error":"no"}', b'{"error":{"metadata":null}}', b"[" * 100_000, b"\xff"]
 )
 def test_what_names_no_wait_names_none(junk: str, raw: bytes) -> None:
-    assert named_wait(Answer(429, raw, "", None, junk, junk), NOW) is None
+    assert retry_after_seconds(HttpAnswer(429, raw, "", None, junk, junk), NOW) is None
 
 
 def test_a_date_that_no_clock_has_names_no_wait() -> None:
     far = "Mon, 01 Jan 2024 00:00:00 +99999999999999"
 
-    assert named_wait(Answer(429, b"", "application/json", None, far), NOW) is None
+    assert retry_after_seconds(HttpAnswer(429, b"", "application/json", None, far), NOW) is None

@@ -12,7 +12,7 @@ from harness.views.resplit import resplit
 from pipeline.formats.registry import ROOT
 from pipeline.proof.fingerprint import Fingerprint, TraitName
 from pipeline.proof.oracle import OracleTally, judged, shown_only
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Completion, Ids, Reason, TokenLogprob, TokenRow
 
 
@@ -23,7 +23,7 @@ def returned(ids: Ids, **changes: object) -> Completion:
 def verdict(completion: Completion, *known: Fingerprint) -> str:
     row = reconstruct(PROMPT, completion, FORMAT, None)
     assert isinstance(row, TokenRow)
-    return judged(row, PROMPT, completion, FORMAT, known, Asked())
+    return judged(row, PROMPT, completion, FORMAT, known, Expected())
 
 
 def test_the_rebuild_sees_neither_ids_nor_logprobs() -> None:

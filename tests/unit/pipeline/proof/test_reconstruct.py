@@ -8,7 +8,7 @@ import pytest
 
 from harness.fixtures.answers import FORMAT, PROMPT, PROMPT_IDS, REASONING, WHOLE, answer, counts, of, reason, route
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import (
     Delta,
     Evidence,
@@ -135,13 +135,13 @@ def test_an_answer_that_contradicts_itself_is_refused(changes: dict[str, object]
 @pytest.mark.parametrize(
     "asked, expected",
     [
-        (Asked(provider="Q"), Reason.WRONG_PROVIDER),
-        (Asked(model="n"), Reason.WRONG_MODEL),
-        (Asked(max_tokens=len(WHOLE) - 3), Reason.FINISH_CONTRADICTS),
+        (Expected(provider="Q"), Reason.WRONG_PROVIDER),
+        (Expected(model="n"), Reason.WRONG_MODEL),
+        (Expected(max_tokens=len(WHOLE) - 3), Reason.FINISH_CONTRADICTS),
     ],
     ids=["provider", "model", "limit"],
 )
-def test_an_answer_from_elsewhere_is_refused(asked: Asked, expected: Reason | None) -> None:
+def test_an_answer_from_elsewhere_is_refused(asked: Expected, expected: Reason | None) -> None:
     row = reconstruct(PROMPT, answer(), FORMAT, route(), asked)
 
     assert expected is (row.reason if isinstance(row, Refusal) else None)
@@ -150,13 +150,13 @@ def test_an_answer_from_elsewhere_is_refused(asked: Asked, expected: Reason | No
 def test_a_cut_that_is_not_at_the_limit_is_refused() -> None:
     cut = answer(finish_reason="length", native_finish_reason="length", usage=counts(len(WHOLE) - 1))
 
-    assert Reason.FINISH_CONTRADICTS is reason(reconstruct(PROMPT, cut, FORMAT, route(), Asked(max_tokens=500)))
+    assert Reason.FINISH_CONTRADICTS is reason(reconstruct(PROMPT, cut, FORMAT, route(), Expected(max_tokens=500)))
 
 
 def test_a_stop_at_exactly_the_limit_is_ambiguous_where_the_end_token_does_not_count() -> None:
     fingerprint = route({TraitName.END_COUNTED: False})
     stopped = answer(usage=counts(len(WHOLE) - 1))
-    row = reconstruct(PROMPT, stopped, FORMAT, fingerprint, Asked(max_tokens=len(WHOLE) - 1))
+    row = reconstruct(PROMPT, stopped, FORMAT, fingerprint, Expected(max_tokens=len(WHOLE) - 1))
 
     assert Reason.AMBIGUOUS_LAYOUT is reason(row)
 

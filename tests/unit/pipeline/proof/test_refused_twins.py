@@ -27,7 +27,7 @@ from harness.fixtures.answers import (
 )
 from pipeline.base.json_lines import object_of
 from pipeline.proof.fingerprint import FingerprintError, TraitName, read_fingerprints
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import (
     Completion,
@@ -116,7 +116,7 @@ def test_the_limit_is_held_against_every_proof(
     )
     known = route({TraitName.END_COUNTED: end_counted}, stream=streamed)
 
-    assert expected is reason(reconstruct(PROMPT, told, FORMAT, known, Asked(max_tokens=limit)))
+    assert expected is reason(reconstruct(PROMPT, told, FORMAT, known, Expected(max_tokens=limit)))
 
 
 def test_the_end_token_of_a_section_has_a_trait_of_its_own_at_the_limit() -> None:
@@ -127,7 +127,7 @@ def test_the_end_token_of_a_section_has_a_trait_of_its_own_at_the_limit() -> Non
     total = told.usage.completion_tokens if told.usage else None
 
     assert isinstance(of(told, known), TokenRow)
-    assert Reason.AMBIGUOUS_LAYOUT is reason(reconstruct(PROMPT, told, FORMAT, known, Asked(max_tokens=total)))
+    assert Reason.AMBIGUOUS_LAYOUT is reason(reconstruct(PROMPT, told, FORMAT, known, Expected(max_tokens=total)))
 
 
 # Ids against what was shown

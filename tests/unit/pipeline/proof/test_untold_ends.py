@@ -27,7 +27,7 @@ from harness.views.roundtrip import true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.cli.reconstruct import rebuilt
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import Completion, Delta, Evidence, Json, Reason, RefusedError, TokenRow, ToolCall
 
@@ -169,7 +169,7 @@ def test_an_end_that_is_not_counted_is_told_by_the_limit_or_natively(
     pieces = (*deltas("reasoning", *REASONING), *deltas("content", *CONTENT)) if streamed else None
     told = answer(native_finish_reason=native, usage=counts(len(WHOLE) - 1), deltas=pieces)
 
-    row = reconstruct(PROMPT, told, FORMAT, route(QUIET_END, stream=streamed), Asked(max_tokens=limit))
+    row = reconstruct(PROMPT, told, FORMAT, route(QUIET_END, stream=streamed), Expected(max_tokens=limit))
 
     assert expected is (None if isinstance(row, TokenRow) else row.reason)
 

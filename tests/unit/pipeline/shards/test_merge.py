@@ -15,7 +15,7 @@ from pipeline.cli.main import main
 from pipeline.records import Evidence, Json, Reason, Refusal, Span, SpanKind, TokenRow
 from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, Session
-from pipeline.shards.merge import Merged, Policy, merge, table_of
+from pipeline.shards.merge import Merged, MergePolicy, merge, table_of
 from pipeline.shards.merge_inputs import MergeError, read_inputs
 from pipeline.shards.shards import Quarantined, ShardFolder
 
@@ -51,8 +51,8 @@ def runs(tmp_path: Path) -> list[Path]:
     return [local, hosted]
 
 
-def merged(runs: list[Path], policy: Policy | None = None, rows_a_shard: int = 4096) -> Merged:
-    return merge(read_inputs(runs), policy or Policy(), runs[0].parent / "set", rows_a_shard)
+def merged(runs: list[Path], policy: MergePolicy | None = None, rows_a_shard: int = 4096) -> Merged:
+    return merge(read_inputs(runs), policy or MergePolicy(), runs[0].parent / "set", rows_a_shard)
 
 
 def ids(folder: Path) -> list[str]:
@@ -118,14 +118,14 @@ def test_every_shard_of_the_set_is_named_with_its_digest(runs: list[Path], tmp_p
 
 @pytest.mark.parametrize("grade, kept", [(COUNTED, "abcdefg"), (DELTAS, "abcdfg"), (LOGPROBS, "abcdg"), (IDS, "abcd")])
 def test_weaker_evidence_is_set_aside(grade: Evidence, kept: str, runs: list[Path], tmp_path: Path) -> None:
-    merged(runs, Policy(grade))
+    merged(runs, MergePolicy(grade))
 
     assert [*kept] == ids(tmp_path / "set")
     assert [(row, "weak_evidence") for row in "efg" if row not in kept] == aside(tmp_path / "set")
 
 
 def test_a_cap_keeps_the_first_rows_of_its_dataset(runs: list[Path], tmp_path: Path) -> None:
-    merged(runs, Policy(caps={"B1": 1, "B4": 2}))
+    merged(runs, MergePolicy(caps={"B1": 1, "B4": 2}))
 
     assert ["a", "c", "e", "f"] == ids(tmp_path / "set")
     assert [("b", "over_cap"), ("d", "over_cap"), ("g", "over_cap")] == aside(tmp_path / "set")
@@ -134,7 +134,7 @@ def test_a_cap_keeps_the_first_rows_of_its_dataset(runs: list[Path], tmp_path: P
 def test_a_cap_holds_for_a_datasets_variants_together(tmp_path: Path) -> None:
     given = run(tmp_path / "r", [("a", "B8-nebius", IDS), ("b", "B8-smith-xml", IDS), ("c", "B80", IDS)])
 
-    merged([given], Policy(caps={"B8": 1}))
+    merged([given], MergePolicy(caps={"B8": 1}))
 
     assert ["a", "c"] == ids(tmp_path / "set")
 
@@ -142,7 +142,7 @@ def test_a_cap_holds_for_a_datasets_variants_together(tmp_path: Path) -> None:
 def test_a_prompt_is_kept_once_where_that_is_asked(tmp_path: Path) -> None:
     given = [run(tmp_path / "one", [("p#1", "B1", IDS)]), run(tmp_path / "two", [("p#2", "B1", IDS), ("q", "B1", IDS)])]
 
-    merged(given, Policy(dedup=True))
+    merged(given, MergePolicy(dedup=True))
 
     assert ["p#1", "q"] == ids(tmp_path / "set")
     assert [("p#2", "duplicate_prompt")] == aside(tmp_path / "set")
@@ -165,7 +165,7 @@ def test_an_id_stands_once(tmp_path: Path) -> None:
 
 
 def test_rows_in_are_rows_out_and_rows_set_aside(runs: list[Path]) -> None:
-    found = merged(runs, Policy(DELTAS, {"B1": 2}, dedup=True))
+    found = merged(runs, MergePolicy(DELTAS, {"B1": 2}, dedup=True))
 
     assert 7 == found.total("rows_in") == found.total("rows") + found.total("set_aside")
     assert sum(shard.rows for shard in found.shards) == found.total("rows")
@@ -173,7 +173,7 @@ def test_rows_in_are_rows_out_and_rows_set_aside(runs: list[Path]) -> None:
 
 def test_the_same_inputs_give_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
     for name in ("one", "two"):
-        merge(read_inputs(runs), Policy(), tmp_path / name)
+        merge(read_inputs(runs), MergePolicy(), tmp_path / name)
 
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == sorted(path.name for path in (tmp_path / "two").iterdir())
@@ -301,11 +301,13 @@ def test_a_merged_set_is_not_merged_again(runs: list[Path], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "policy, words",
     [
-        (Policy(caps={"B9": 1}), "no row is of the dataset 'B9'"),
-        (Policy(caps={"B1": 0, "B2": 0, "B4": 0}), "the policy keeps none of 7 rows"),
+        (MergePolicy(caps={"B9": 1}), "no row is of the dataset 'B9'"),
+        (MergePolicy(caps={"B1": 0, "B2": 0, "B4": 0}), "the policy keeps none of 7 rows"),
     ],
 )
-def test_a_policy_that_fits_no_row_writes_nothing(policy: Policy, words: str, runs: list[Path], tmp_path: Path) -> None:
+def test_a_policy_that_fits_no_row_writes_nothing(
+    policy: MergePolicy, words: str, runs: list[Path], tmp_path: Path
+) -> None:
     with pytest.raises(MergeError, match=words):
         merged(runs, policy)
 
@@ -341,7 +343,7 @@ def test_json_is_the_same_table(runs: list[Path], tmp_path: Path, capsys: pytest
     assert 0 == main(["merge", str(tmp_path / "set"), *map(str, runs), "--json"])
 
     told = json.loads(capsys.readouterr().out)
-    again = merge(read_inputs(runs), Policy(), tmp_path / "again")
+    again = merge(read_inputs(runs), MergePolicy(), tmp_path / "again")
     assert (7, 7, 0, [*table_of(again)]) == (told["rows_in"], told["rows"], told["set_aside"], told["table"])
 
 

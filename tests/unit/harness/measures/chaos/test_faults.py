@@ -10,15 +10,15 @@ import pytest
 
 from harness.emulator.catalog import MODEL
 from harness.fixtures.runs import byte_format
-from harness.measures.chaos.faults import FAULTS, OK, PRICE, End, Fault, Shown
+from harness.measures.chaos.faults import FAULTS, OK, PRICE, End, Fault, ShownFault
 from harness.views.openrouter import Meta, body_of, events_of
 from harness.views.roundtrip import true_fingerprint
 from harness.views.view import PROFILES, view
 from pipeline.formats.format import Format
 from pipeline.generation.billing import bill_of, completion_of
-from pipeline.generation.ledger import Answered
-from pipeline.generation.outcome import guarded
-from pipeline.proof.reconstruct import Asked, reconstruct
+from pipeline.generation.ledger import LedgerAnswer
+from pipeline.generation.outcome import refusing_errors
+from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Prompt, Refusal, TokenRow
 
 PROFILE = PROFILES["chutes"]
@@ -33,22 +33,22 @@ def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
     return byte_format(Path(tmp_path_factory.mktemp("tokenizer")))
 
 
-def true_answer(fmt: Format, *, stream: bool) -> Shown:
+def true_answer(fmt: Format, *, stream: bool) -> ShownFault:
     encode = fmt.tokenizer.encode
     ids = (*encode(" Think more more."), fmt.think_close_id, *encode(" It is 2, aa."), fmt.end_id)
     shown = view(ids, PROFILE, fmt, thinking=True, tools_sent=False, stream=stream)
     meta = Meta("gen-1-a", 1, MODEL, PROFILE.name, len(fmt.render(PROMPT)), 0.0000695)
     body = "".join(events_of(shown, meta)) if stream else json.dumps(body_of(shown, meta))
-    return Shown(OK, {"x-generation-id": "gen-1-a"}, body.encode())
+    return ShownFault(OK, {"x-generation-id": "gen-1-a"}, body.encode())
 
 
-def row_of(shown: Shown, fmt: Format, *, stream: bool) -> TokenRow | Refusal:
-    answer = Answered(shown.status, shown.body, {"complete": shown.end is End.WHOLE})
-    completion = guarded(lambda: completion_of(answer, stream=stream))
+def row_of(shown: ShownFault, fmt: Format, *, stream: bool) -> TokenRow | Refusal:
+    answer = LedgerAnswer(shown.status, shown.body, {"complete": shown.end is End.WHOLE})
+    completion = refusing_errors(lambda: completion_of(answer, stream=stream))
     if isinstance(completion, Refusal):
         return completion
     known = true_fingerprint(PROFILE, stream=stream)
-    return reconstruct(PROMPT, completion, fmt, known, Asked(PROFILE.name, MODEL, 256))
+    return reconstruct(PROMPT, completion, fmt, known, Expected(PROFILE.name, MODEL, 256))
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])

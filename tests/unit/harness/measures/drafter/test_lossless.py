@@ -12,7 +12,7 @@ from harness.fixtures.drafters import KnowingDrafting, drawn_drafter, small_llam
 from harness.measures.drafter.lossless import tiny_questions, trials
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.base.prompts import RefusedLine, read_prompts
-from pipeline.drafter.decoding.prompts import Question
+from pipeline.drafter.decoding.prompts import EvaluationPrompt
 from pipeline.drafter.decoding.trees import parse_shape
 from pipeline.drafter.decoding.verify import VerifyError
 from pipeline.drafter.export.serving import export
@@ -25,7 +25,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
     return load_target(small_llama(tmp_path_factory.mktemp("small") / "target"))
 
 
-QUESTIONS = [Question("a", (5, 3, 9), "s"), Question("b", (8,), "s")]
+QUESTIONS = [EvaluationPrompt("a", (5, 3, 9), "s"), EvaluationPrompt("b", (8,), "s")]
 
 
 def test_every_shape_is_drafted_by_everyone_and_nothing_differs(target: Target, tmp_path: Path) -> None:

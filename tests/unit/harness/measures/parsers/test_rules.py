@@ -6,7 +6,7 @@ import pytest
 
 from harness.engines.scripted_model import call, section
 from harness.fixtures.answers import FORMAT
-from harness.measures.parsers.differential import Tally, note
+from harness.measures.parsers.differential import ParserTally, note
 from harness.measures.parsers.rules import RULES, explained, reading_of, said
 from harness.strategies.texts import Drawn, drawn_texts, ids_of_text
 
@@ -69,7 +69,7 @@ def test_vllm_strips_the_end_of_the_reasoning() -> None:
 
 
 def test_a_difference_that_no_rule_makes_is_told() -> None:
-    tally = Tally()
+    tally = ParserTally()
     note(tally, "sglang", Drawn("Yes.", thinking=False), {"reasoning": "", "content": "No.", "calls": []}, FORMAT)
     note(tally, "sglang", Drawn("Yes.", thinking=False), {"reasoning": "", "content": "Yes.", "calls": []}, FORMAT)
 

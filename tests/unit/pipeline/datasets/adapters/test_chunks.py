@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.datasets.adapters.sharegpt import joined_chunks
-from pipeline.datasets.blocks import Rows, rows_of
+from pipeline.datasets.blocks import RowsBlock, rows_of
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import Raw, Reject, Rejected
 from pipeline.records import Prompt
@@ -22,7 +22,7 @@ def row(name: str, start: int, stop: int, **more: object) -> dict[str, Any]:
 def outcomes(*rows: dict[str, Any]) -> list[Prompt | Rejected]:
     raws = tuple(Raw(one, "sg.json", number) for number, one in enumerate(rows, 1))
     adapt = DATASETS["B7"].adapt
-    found = [row for block in joined_chunks([Rows(raws[:2]), Rows(raws[2:])]) for row in rows_of(block)]
+    found = [row for block in joined_chunks([RowsBlock(raws[:2]), RowsBlock(raws[2:])]) for row in rows_of(block)]
     return [one if isinstance(one, Rejected) else adapt(one) for one in found]
 
 

@@ -13,7 +13,7 @@ from pipeline.drafter.decoding.drafting import DrafterDrafting
 from pipeline.drafter.decoding.trees import ROOT, Tree, grow, parse_shape
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.training.packing import Batch
+from pipeline.drafter.training.packing import PackedBatch
 
 PROMPT = (5, 3, 9, 1, 7, 40, 2)
 FIRST = 11  # what the target produced after the prompt
@@ -160,7 +160,7 @@ def test_a_chain_drafts_what_training_trains(drafter: Drafter, target: Target) -
     ids = torch.tensor([*PROMPT, FIRST, *tree.tokens])
     rest = torch.zeros(len(ids) - len(PROMPT), aux.shape[1])
     mask = torch.arange(len(ids)) >= len(PROMPT)
-    batch = Batch(ids, mask, (0, len(ids)), torch.cat([aux, rest]), torch.zeros(int(mask.sum()), 16), ("a",))
+    batch = PackedBatch(ids, mask, (0, len(ids)), torch.cat([aux, rest]), torch.zeros(int(mask.sum()), 16), ("a",))
 
     with torch.inference_mode():
         states = drafter.unroll(batch, torch.tensor([len(PROMPT) - 1]), steps)

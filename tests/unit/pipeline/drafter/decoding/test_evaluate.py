@@ -7,45 +7,45 @@ from math import inf
 import pytest
 
 from pipeline.drafter.decoding.evaluate import Difference, Trial, compare
-from pipeline.drafter.decoding.prompts import Question
+from pipeline.drafter.decoding.prompts import EvaluationPrompt
 from pipeline.drafter.decoding.report import ReportError, cells_of, document_of, lossless, require_apart, table_of
-from pipeline.drafter.decoding.speculate import Plain, Round, Speculated
+from pipeline.drafter.decoding.speculate import PlainDecoding, Round, SpeculativeDecoding
 from pipeline.drafter.decoding.trees import parse_shape
 from pipeline.records import Ids
 
 
-def plain(ids: Ids, margin: float = 1.0, seconds: float = 2.0) -> Plain:
-    return Plain(ids, (margin,) * len(ids), seconds)
+def plain(ids: Ids, margin: float = 1.0, seconds: float = 2.0) -> PlainDecoding:
+    return PlainDecoding(ids, (margin,) * len(ids), seconds)
 
 
 def trial(
     name: str, dataset: str, ids: Ids, rounds: tuple[Round, ...], *, margin: float = 1.0, other: Ids | None = None
 ) -> Trial:
-    own, speculated = plain(ids, margin), Speculated(other or ids, rounds, 1.0)
+    own, speculated = plain(ids, margin), SpeculativeDecoding(other or ids, rounds, 1.0)
     difference = compare(own, speculated)
-    return Trial("drafter", parse_shape("chain:3"), Question(name, (1,), dataset), own, speculated, difference)
+    return Trial("drafter", parse_shape("chain:3"), EvaluationPrompt(name, (1,), dataset), own, speculated, difference)
 
 
 def test_equal_answers_have_no_difference() -> None:
-    assert compare(plain((1, 2)), Speculated((1, 2), (), 1.0)) is None
+    assert compare(plain((1, 2)), SpeculativeDecoding((1, 2), (), 1.0)) is None
 
 
 def test_a_difference_at_a_tie_is_one_and_forgiven() -> None:
-    found = compare(plain((1, 2), margin=1e-4), Speculated((1, 3), (), 1.0))
+    found = compare(plain((1, 2), margin=1e-4), SpeculativeDecoding((1, 3), (), 1.0))
 
     assert Difference(1, 1e-4, 2, 3) == found
     assert found.is_tie
 
 
 def test_a_difference_above_a_tie_is_a_failure() -> None:
-    found = compare(plain((1, 2), margin=1.1e-4), Speculated((1, 3), (), 1.0))
+    found = compare(plain((1, 2), margin=1.1e-4), SpeculativeDecoding((1, 3), (), 1.0))
 
     assert found is not None
     assert not found.is_tie
 
 
 def test_an_answer_that_goes_on_where_the_other_ended_is_a_failure() -> None:
-    found = compare(plain((1, 2), margin=0.0), Speculated((1, 2, 3), (), 1.0))
+    found = compare(plain((1, 2), margin=0.0), SpeculativeDecoding((1, 2, 3), (), 1.0))
 
     assert Difference(2, inf, None, 3) == found
     assert not found.is_tie

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.drafter.decoding.prompts import PromptError, Question, formats_of, questions_in, template_renderer
+from pipeline.drafter.decoding.prompts import (
+    EvaluationPrompt,
+    PromptError,
+    evaluation_prompts_in,
+    formats_of,
+    template_renderer,
+)
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, Prompt
 
@@ -31,21 +37,27 @@ def test_ids_are_taken_as_they_lie(tmp_path: Path) -> None:
         {"id": "b", "prompt_ids": [9], "dataset": "gsm8k", "messages": []},
     )
 
-    assert [Question("a", (3, 1, 2), "held_out"), Question("b", (9,), "gsm8k")] == questions_in([path], None)
+    assert [
+        EvaluationPrompt("a", (3, 1, 2), "held_out"),
+        EvaluationPrompt("b", (9,), "gsm8k"),
+    ] == evaluation_prompts_in([path], None)
 
 
 def test_messages_are_rendered(tmp_path: Path) -> None:
     one = {"id": "a", "messages": [{"role": "user", "content": "four"}]}
     path = write(tmp_path / "own.jsonl", one, {**one, "id": "b", "dataset": "B1"})
 
-    assert [Question("a", (0, 1, 2, 3), "own"), Question("b", (0, 1, 2, 3), "B1")] == questions_in([path], render)
+    assert [
+        EvaluationPrompt("a", (0, 1, 2, 3), "own"),
+        EvaluationPrompt("b", (0, 1, 2, 3), "B1"),
+    ] == evaluation_prompts_in([path], render)
 
 
 def test_a_format_renders_for_the_target_that_has_its_vocabulary() -> None:
     assert ["tiny-kimi"] == formats_of(WEIGHTS)
 
     fmt = open_format("tiny-kimi")
-    found = questions_in([WEIGHTS.parent / "prompts.jsonl"], fmt.render)
+    found = evaluation_prompts_in([WEIGHTS.parent / "prompts.jsonl"], fmt.render)
 
     assert 770 not in found[0].ids[-1:]
     assert {"prompts"} == {question.dataset for question in found}
@@ -65,17 +77,17 @@ def test_of_an_evaluation_set_each_records_first_question_is_asked(tmp_path: Pat
     )
 
     expected = [
-        Question("mt_bench/question.jsonl:1", (0, 1, 2), "mt_bench"),
-        Question("mt_bench/question.jsonl:2", (0, 1), "mt_bench"),
+        EvaluationPrompt("mt_bench/question.jsonl:1", (0, 1, 2), "mt_bench"),
+        EvaluationPrompt("mt_bench/question.jsonl:2", (0, 1), "mt_bench"),
     ]
-    assert expected == questions_in([path], render)
-    assert expected == questions_in([tmp_path], render)
+    assert expected == evaluation_prompts_in([path], render)
+    assert expected == evaluation_prompts_in([tmp_path], render)
 
 
 def test_a_set_whose_file_has_a_name_is_called_by_it(tmp_path: Path) -> None:
     path = write(tmp_path / "sets" / "humaneval.jsonl", {"task_id": "HumanEval/0", "prompt": "def"})
 
-    assert ["humaneval"] == [question.dataset for question in questions_in([path], render)]
+    assert ["humaneval"] == [question.dataset for question in evaluation_prompts_in([path], render)]
 
 
 def test_the_targets_own_template_renders_where_it_is_asked_to() -> None:
@@ -105,7 +117,7 @@ def test_ids_that_are_none_are_refused_by_line(tmp_path: Path, line: object) -> 
     path = write(tmp_path / "ids.jsonl", {"id": "ok", "prompt_ids": [1]}, line)
 
     with pytest.raises(PromptError, match=r"ids.jsonl, line 2: no prompt"):
-        questions_in([path], None)
+        evaluation_prompts_in([path], None)
 
 
 @pytest.mark.parametrize("highest", [40, int("9" * 30)])
@@ -116,8 +128,10 @@ def test_an_id_that_the_target_does_not_know_is_refused_by_line(tmp_path: Path, 
     with pytest.raises(
         PromptError, match=rf"ids.jsonl, line 2 has the id {highest}, and the target knows ids below 40"
     ):
-        questions_in([path], None, 40)
-    assert [Question("ok", (39, 0), "ok")] == questions_in([write(tmp_path / "ok.jsonl", good)], None, 40)
+        evaluation_prompts_in([path], None, 40)
+    assert [EvaluationPrompt("ok", (39, 0), "ok")] == evaluation_prompts_in(
+        [write(tmp_path / "ok.jsonl", good)], None, 40
+    )
 
 
 def test_a_rendered_id_that_the_target_does_not_know_is_refused_by_prompt(tmp_path: Path) -> None:
@@ -128,14 +142,14 @@ def test_a_rendered_id_that_the_target_does_not_know_is_refused_by_prompt(tmp_pa
         with pytest.raises(
             PromptError, match=rf"{where} has the id 3, and the target knows ids below 3\. Give prompts"
         ):
-            questions_in([file], render, 3)
+            evaluation_prompts_in([file], render, 3)
 
 
 def test_text_without_a_format_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", {"id": "a", "messages": [{"role": "user", "content": "x"}]})
 
     with pytest.raises(PromptError, match="not one format alone is known by the target's vocabulary"):
-        questions_in([path], None)
+        evaluation_prompts_in([path], None)
 
 
 def test_a_line_that_is_no_prompt_ends_the_evaluation(tmp_path: Path) -> None:
@@ -143,7 +157,7 @@ def test_a_line_that_is_no_prompt_ends_the_evaluation(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", good, {**good, "id": "b", "message": "misspelt"})
 
     with pytest.raises(PromptError, match=r"own.jsonl, line 2: unknown key 'message'"):
-        questions_in([path], render)
+        evaluation_prompts_in([path], render)
 
 
 def test_a_prompt_that_is_not_rendered_is_named(tmp_path: Path) -> None:
@@ -151,9 +165,9 @@ def test_a_prompt_that_is_not_rendered_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", {"id": "seen", "messages": [{"role": "user", "content": image}]})
 
     with pytest.raises(PromptError, match="'seen' is not rendered"):
-        questions_in([path], open_format("tiny-kimi").render)
+        evaluation_prompts_in([path], open_format("tiny-kimi").render)
 
 
 def test_a_file_that_asks_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="no file in it asks anything"):
-        questions_in([write(tmp_path / "empty.jsonl", {"answer": 4})], render)
+        evaluation_prompts_in([write(tmp_path / "empty.jsonl", {"answer": 4})], render)

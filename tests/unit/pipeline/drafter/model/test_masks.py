@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from pipeline.drafter.model.loss import MaskMode, counts, present, scales, teacher_positions
-from pipeline.drafter.training.packing import Batch
+from pipeline.drafter.training.packing import PackedBatch
 
 
-def batch(*masks: str) -> Batch:
+def batch(*masks: str) -> PackedBatch:
     """Documents of prompt tokens `.` and emitted tokens `x`."""
     mask = torch.tensor([sign == "x" for sign in "".join(masks)])
     starts = [0]
     for one in masks:
         starts.append(starts[-1] + len(one))
     nothing = torch.empty(len(mask), 0)
-    return Batch(torch.zeros(len(mask), dtype=torch.int64), mask, tuple(starts), nothing, nothing, ())
+    return PackedBatch(torch.zeros(len(mask), dtype=torch.int64), mask, tuple(starts), nothing, nothing, ())
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import torch
 from pipeline.drafter.model.config import choose
 from pipeline.drafter.model.loss import MaskMode, counts, scales
 from pipeline.drafter.model.model import Drafter, TttResult
-from pipeline.drafter.training.packing import Batch, pack
+from pipeline.drafter.training.packing import PackedBatch, pack
 from tests.unit.pipeline.drafter.drafters import CONFIG, DRAFT, VOCABULARY, WIDTH, drafter, row, teacher, vocabulary
 
 STEPS = 4
 
 
-def run(made: Drafter, batch: Batch, mode: MaskMode = MaskMode.ALIGNED, **options: bool) -> TttResult:
+def run(made: Drafter, batch: PackedBatch, mode: MaskMode = MaskMode.ALIGNED, **options: bool) -> TttResult:
     result: TttResult = made(batch, teacher(made), mode, scales(counts(batch, mode, STEPS), mode, 0.8), **options)
     return result
 
@@ -25,7 +25,7 @@ def gradients(made: Drafter, result: TttResult) -> list[torch.Tensor]:
     return list(torch.autograd.grad(result.loss, list(made.parameters())))
 
 
-def by_definition(made: Drafter, batch: Batch) -> torch.Tensor:
+def by_definition(made: Drafter, batch: PackedBatch) -> torch.Tensor:
     """The aligned loss of one row, decoded token by token: every row a cache of its own, nothing shared."""
     ids, mask = batch.ids, batch.mask
     fused = made.fuse(batch.aux)
@@ -100,7 +100,7 @@ def test_only_rows_that_some_loss_reads_are_computed(monkeypatch: pytest.MonkeyP
     """Of the prompt 0..8 and the answer 9 10 11, positions 9 and 10 teach, each as many rows before it as steps."""
     made, asked = drafter(), list[list[int]]()
 
-    def unroll(batch: Batch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    def unroll(batch: PackedBatch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
         asked.append(rows.tolist())
         return Drafter.unroll(made, batch, rows, steps)
 

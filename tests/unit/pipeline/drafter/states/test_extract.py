@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
-from pipeline.drafter.rows import Policy, Rows, read_rows
-from pipeline.drafter.states.extract import Plan, extract, require_room
+from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
+from pipeline.drafter.states.extract import ExtractionPlan, extract, require_room
 from pipeline.drafter.states.manifest import StoreError, amount, computed_with, size_of
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.hidden_states import Target, load_target
@@ -28,20 +28,24 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> TrainingRows:
     return read_rows([run_folder(tmp_path_factory.mktemp("rows") / "run", GIVEN)])
 
 
 @pytest.fixture
-def plan(target: Target, rows: Rows) -> Plan:
-    return Plan(target.facts, target.layers, rows, "bfloat16", computed_with(torch.float32, target.device), 1500)
+def plan(target: Target, rows: TrainingRows) -> ExtractionPlan:
+    return ExtractionPlan(
+        target.facts, target.layers, rows, "bfloat16", computed_with(torch.float32, target.device), 1500
+    )
 
 
 class KilledError(Exception):
     """A kill, as far as a test can have one."""
 
 
-def written(plan: Plan, target: Target, out: Path, stop_at: int | None = None, attestation: str = ATTESTATION) -> Path:
+def written(
+    plan: ExtractionPlan, target: Target, out: Path, stop_at: int | None = None, attestation: str = ATTESTATION
+) -> Path:
     def progress(done: int) -> None:
         if done == stop_at:
             raise KilledError
@@ -67,7 +71,7 @@ def test_the_size_is_three_states_a_token_one_an_emitted_token_and_the_ids() -> 
     )
 
 
-def test_the_estimate_is_what_is_written_but_for_headers(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_the_estimate_is_what_is_written_but_for_headers(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     folder = written(plan, target, tmp_path / "store")
     shards = [
         len(data) - 8 - int.from_bytes(data[:8], "little")
@@ -78,13 +82,13 @@ def test_the_estimate_is_what_is_written_but_for_headers(plan: Plan, target: Tar
     assert 7 * 728 == plan.size.bytes == sum(shards)
 
 
-def test_shards_take_as_many_rows_as_fit_and_one_at_least(plan: Plan) -> None:
+def test_shards_take_as_many_rows_as_fit_and_one_at_least(plan: ExtractionPlan) -> None:
     assert [range(2), range(2, 4), range(4, 6), range(6, 7)] == plan.shards()
     assert [range(n, n + 1) for n in range(7)] == replace(plan, bytes_a_shard=1).shards()
     assert [range(7)] == replace(plan, bytes_a_shard=10**9).shards()
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_computed(plan: Plan, tmp_path: Path) -> None:
+def test_a_disk_without_room_is_refused_before_anything_is_computed(plan: ExtractionPlan, tmp_path: Path) -> None:
     """5,096 bytes of states, 512 for each row's line in a header, and one shard of 1,500 beside it."""
     require_room(plan, tmp_path / "store", free=5096 + 7 * 512 + 1500)
 
@@ -93,7 +97,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(plan: Plan, 
     assert not (tmp_path / "store").exists()
 
 
-def test_what_is_there_already_needs_no_room(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_what_is_there_already_needs_no_room(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         written(plan, target, tmp_path / "store", stop_at=6)
 
@@ -112,7 +116,7 @@ def test_amounts_are_said_in_units(size: int, expected: str) -> None:
 
 @pytest.mark.parametrize("stop_at", [0, 2, 4, 6])
 def test_stopped_anywhere_and_run_again_it_has_the_same_bytes(
-    plan: Plan, target: Target, tmp_path: Path, stop_at: int
+    plan: ExtractionPlan, target: Target, tmp_path: Path, stop_at: int
 ) -> None:
     whole = written(plan, target, tmp_path / "whole")
     with pytest.raises(KilledError):
@@ -126,7 +130,7 @@ def test_stopped_anywhere_and_run_again_it_has_the_same_bytes(
 
 
 def test_a_kill_between_a_shard_and_its_line_in_the_manifest_leaves_nothing_behind(
-    plan: Plan, target: Target, tmp_path: Path
+    plan: ExtractionPlan, target: Target, tmp_path: Path
 ) -> None:
     whole = written(plan, target, tmp_path / "whole")
     with pytest.raises(KilledError):
@@ -139,7 +143,7 @@ def test_a_kill_between_a_shard_and_its_line_in_the_manifest_leaves_nothing_behi
     assert bytes_of(whole) == {name: data for name, data in bytes_of(tmp_path / "stopped").items() if name[0] != "."}
 
 
-def test_a_whole_store_is_left_as_it_is(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_a_whole_store_is_left_as_it_is(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     before = bytes_of(written(plan, target, tmp_path / "store"))
     told: list[int] = []
 
@@ -148,7 +152,7 @@ def test_a_whole_store_is_left_as_it_is(plan: Plan, target: Target, tmp_path: Pa
     assert (before, [7]) == (bytes_of(tmp_path / "store"), told)
 
 
-def test_each_attestation_under_which_it_ran_is_named(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_each_attestation_under_which_it_ran_is_named(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         written(plan, target, tmp_path / "store", stop_at=4)
     written(plan, target, tmp_path / "store", attestation=OTHER)
@@ -167,11 +171,14 @@ def test_each_attestation_under_which_it_ran_is_named(plan: Plan, target: Target
         (lambda plan: replace(plan, bytes_a_shard=2000), "bytes_a_shard"),
         (lambda plan: replace(plan, computed={**plan.computed, "torch": "2.0"}), "computed.torch"),
         (lambda plan: replace(plan, facts=replace(plan.facts, weights_sha256=OTHER)), "target.weights_sha256"),
-        (lambda plan: replace(plan, rows=Rows(plan.rows.entries[:6], plan.rows.folders, Policy(), {})), "rows.sha256"),
+        (
+            lambda plan: replace(plan, rows=TrainingRows(plan.rows.entries[:6], plan.rows.folders, RowPolicy(), {})),
+            "rows.sha256",
+        ),
     ],
 )
 def test_a_store_that_was_begun_otherwise_is_refused(
-    plan: Plan, target: Target, tmp_path: Path, change: Callable[[Plan], Plan], named: str
+    plan: ExtractionPlan, target: Target, tmp_path: Path, change: Callable[[ExtractionPlan], ExtractionPlan], named: str
 ) -> None:
     before = bytes_of(written(plan, target, tmp_path / "store"))
 
@@ -188,7 +195,7 @@ def test_a_store_that_was_begun_otherwise_is_refused(
     ],
 )
 def test_a_store_whose_shards_changed_does_not_go_on(
-    plan: Plan, target: Target, tmp_path: Path, damage: Callable[[Path], object], why: str
+    plan: ExtractionPlan, target: Target, tmp_path: Path, damage: Callable[[Path], object], why: str
 ) -> None:
     with pytest.raises(KilledError):
         written(plan, target, tmp_path / "store", stop_at=4)
@@ -198,7 +205,7 @@ def test_a_store_whose_shards_changed_does_not_go_on(
         written(plan, target, tmp_path / "store")
 
 
-def test_a_folder_of_something_else_is_left_alone(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_left_alone(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("mine")
 
     with pytest.raises(StoreError, match=r"holds letter\.txt but no manifest\.json: give a new --out DIR"):
@@ -206,13 +213,13 @@ def test_a_folder_of_something_else_is_left_alone(plan: Plan, target: Target, tm
     assert ["letter.txt"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_file_is_no_folder(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_a_file_is_no_folder(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
 
     with pytest.raises(StoreError, match="is a file: give a folder"):
         written(plan, target, tmp_path / "file")
 
 
-def test_two_at_once_are_refused(plan: Plan, target: Target, tmp_path: Path) -> None:
+def test_two_at_once_are_refused(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     with hold(tmp_path / "store"), pytest.raises(FolderHeldError, match="is being written by another run"):
         written(plan, target, tmp_path / "store")

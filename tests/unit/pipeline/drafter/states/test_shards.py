@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
-from pipeline.drafter.rows import Rows, read_rows
-from pipeline.drafter.states.extract import Plan, extract
+from pipeline.drafter.rows import TrainingRows, read_rows
+from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.files import target_facts
@@ -33,24 +33,24 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> TrainingRows:
     return read_rows([run_folder(tmp_path_factory.mktemp("rows") / "run", GIVEN)])
 
 
-def plan(target: Target, rows: Rows, dtype: str = "bfloat16") -> Plan:
+def plan(target: Target, rows: TrainingRows, dtype: str = "bfloat16") -> ExtractionPlan:
     """Two shards: rows a and b, then c and d."""
     computed = computed_with(torch.float32, target.device)
-    return Plan(target.facts, target.layers, rows, dtype, computed, 1300)
+    return ExtractionPlan(target.facts, target.layers, rows, dtype, computed, 1300)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, target: Target, rows: Rows) -> Path:
+def folder(tmp_path: Path, target: Target, rows: TrainingRows) -> Path:
     extract(plan(target, rows), target, tmp_path / "store", attestation=ATTESTATION, progress=lambda _: None)
     return tmp_path / "store"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_states_come_back_as_they_were_computed(tmp_path: Path, target: Target, rows: Rows, dtype: str) -> None:
+def test_states_come_back_as_they_were_computed(tmp_path: Path, target: Target, rows: TrainingRows, dtype: str) -> None:
     extract(plan(target, rows, dtype), target, tmp_path / dtype, attestation=ATTESTATION, progress=lambda _: None)
     expected = target.states(list(rows), getattr(torch, dtype))
 
@@ -71,7 +71,7 @@ def close(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     return bool(torch.isclose(expected.float(), actual.float(), rtol=rounding, atol=1e-4).all())
 
 
-def test_a_store_says_what_its_rows_are_without_their_states(folder: Path, rows: Rows) -> None:
+def test_a_store_says_what_its_rows_are_without_their_states(folder: Path, rows: TrainingRows) -> None:
     store = StateStore(folder)
     source: StateSource = store
 
@@ -194,7 +194,7 @@ def test_a_manifest_that_is_none_is_refused(folder: Path, change: Callable[[dict
         StateStore(folder)
 
 
-def test_a_folder_of_rows_is_no_store(rows: Rows) -> None:
+def test_a_folder_of_rows_is_no_store(rows: TrainingRows) -> None:
     with pytest.raises(StoreError, match=r"is no manifest of hidden states \(KeyError: 'states'\)"):
         StateStore(rows.folders[0].path)
 

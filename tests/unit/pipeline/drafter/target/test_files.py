@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.fixtures.drafters import TOKENIZER, row, run_folder, small_llama
 from harness.tiny_target.provenance import WEIGHTS
-from pipeline.drafter.rows import Policy, Rows, read_rows
+from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.target.files import TargetError, check_rows, notes, read_ends, target_facts
 from pipeline.formats.registry import TINY_SHA256
 
@@ -23,7 +23,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_llama(tmp_path_factory.mktemp("small") / "target")
 
 
-def rows(folder: Path, highest: int = 47, **settings: Any) -> Rows:  # noqa: ANN401 - JSON of a manifest
+def rows(folder: Path, highest: int = 47, **settings: Any) -> TrainingRows:  # noqa: ANN401 - JSON of a manifest
     return read_rows([run_folder(folder / "run", [row("a", [1], [highest])], **settings)])
 
 
@@ -103,7 +103,7 @@ def test_rows_that_are_longer_than_the_targets_context_are_refused(small: Path, 
 
     with pytest.raises(TargetError, match=r"1 rows are longer than the 128 positions .* --longest 128"):
         check_rows(target_facts(small), read_rows([folder]))
-    check_rows(target_facts(small), read_rows([folder], Policy(longest=128)))
+    check_rows(target_facts(small), read_rows([folder], RowPolicy(longest=128)))
 
 
 def test_rows_that_other_weights_sampled_are_noted(tmp_path: Path) -> None:

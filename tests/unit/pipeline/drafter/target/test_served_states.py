@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.drafter.target.server import StatesError, flags, layer_ids, rows_of
+from pipeline.drafter.target.server import ServedStatesError, flags, layer_ids, rows_of
 from pipeline.records import Json
 
 META: dict[str, Json] = {
@@ -31,7 +31,7 @@ def test_each_family_counts_its_layers_in_its_own_way(
      ("llama", (1, 3, 7), "not the last"), ("llama", (), "not the last")],
 )  # fmt: skip
 def test_layers_that_cannot_be_had_are_refused(family: str, outputs: tuple[int, ...], why: str) -> None:
-    with pytest.raises(StatesError, match=why):
+    with pytest.raises(ServedStatesError, match=why):
         layer_ids(family, outputs, 8)
 
 
@@ -53,5 +53,5 @@ def test_there_is_a_row_for_every_token_but_the_last() -> None:
      ({"hidden_states": [[1.0], [2.0]]}, 2, 1, "no list of numbers")],
 )  # fmt: skip
 def test_a_missing_row_is_never_passed_over(change: dict[str, Json], prompt_tokens: int, width: int, why: str) -> None:
-    with pytest.raises(StatesError, match=why):
+    with pytest.raises(ServedStatesError, match=why):
         rows_of({**META, **change}, prompt_tokens, width)

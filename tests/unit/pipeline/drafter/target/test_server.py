@@ -16,7 +16,7 @@ import torch
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.target.server import ServedTarget, StatesError
+from pipeline.drafter.target.server import ServedStatesError, ServedTarget
 from pipeline.records import Evidence
 
 Page = dict[str, Any]
@@ -132,7 +132,7 @@ def test_what_computes_is_told_without_the_servers_secrets(target: Target) -> No
     ],
 )
 def test_other_servers_than_are_wanted_are_refused(aux: Page, last: Page, why: str, target: Target) -> None:
-    with pytest.raises(StatesError, match=why):
+    with pytest.raises(ServedStatesError, match=why):
         entered(target, aux, last)
 
 
@@ -148,7 +148,7 @@ def test_other_servers_than_are_wanted_are_refused(aux: Page, last: Page, why: s
     ],
 )
 def test_an_answer_that_lacks_states_is_refused(spoil: Any, why: str, target: Target) -> None:  # noqa: ANN401
-    with served_by(target, AUX, INFO, spoil) as served, pytest.raises(StatesError, match=why):
+    with served_by(target, AUX, INFO, spoil) as served, pytest.raises(ServedStatesError, match=why):
         served.states(ROWS[1:])
 
 
@@ -156,7 +156,7 @@ def test_servers_of_other_weights_are_refused(target: Target, tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"other")
     there = {"model_path": str(tmp_path)}
 
-    with pytest.raises(StatesError, match="whose weights are not those of"):
+    with pytest.raises(ServedStatesError, match="whose weights are not those of"):
         entered(target, AUX | there, INFO | there)
 
 
@@ -164,5 +164,5 @@ def test_where_nobody_listens_it_is_said(target: Target) -> None:
     with serving(target, AUX) as gone:
         pass
 
-    with pytest.raises(StatesError, match="does not answer"), ServedTarget(target.facts, LAYERS, gone, gone):
+    with pytest.raises(ServedStatesError, match="does not answer"), ServedTarget(target.facts, LAYERS, gone, gone):
         pass

@@ -11,11 +11,11 @@ import torch
 from harness.fixtures.drafters import row, run_folder, small_llama
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.row_folders import RowsError
-from pipeline.drafter.rows import Policy, read_rows
-from pipeline.drafter.states.extract import Plan, extract
+from pipeline.drafter.rows import RowPolicy, read_rows
+from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.training.data import Material, control_ids, frequencies, is_store, material_of, open_states
+from pipeline.drafter.training.data import TrainingData, control_ids, frequencies, is_store, material_of, open_states
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.gate.gate import Kind
 from pipeline.records import Evidence
@@ -26,7 +26,7 @@ GIVEN = [
     row("b", [5, 4], [1, 7, 7, 2], Evidence.COUNTED),
     row("c", [5, 3, 9, 9, 9], [1, 40, 41, 2], Evidence.ENGINE_IDS),
 ]
-EVERY = Policy(min_evidence=Evidence.COUNTED)
+EVERY = RowPolicy(min_evidence=Evidence.COUNTED)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(target: Target, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("states") / "store"
     rows = read_rows([folder], EVERY)
-    plan = Plan(target.facts, target.layers, rows, "float32", computed_with(torch.float32, CPU))
+    plan = ExtractionPlan(target.facts, target.layers, rows, "float32", computed_with(torch.float32, CPU))
     extract(plan, target, out, attestation="cd" * 32, progress=lambda _: None)
     return out
 
 
-def material(path: Path, target: Target, policy: Policy = EVERY, layers: tuple[int, ...] | None = None) -> Material:
+def material(
+    path: Path, target: Target, policy: RowPolicy = EVERY, layers: tuple[int, ...] | None = None
+) -> TrainingData:
     return material_of([path], target.facts.directory, policy, layers)
 
 
@@ -77,13 +79,13 @@ def test_both_ask_the_gate_for_the_rows_vocabulary(target: Target, folder: Path,
     "policy, kept, left_out",
     [
         (EVERY, [0, 1, 2], {}),
-        (Policy(), [0, 2], {"weak_evidence": 1}),
-        (Policy(Evidence.ENGINE_IDS), [2], {"weak_evidence": 2}),
-        (Policy(Evidence.COUNTED, longest=6), [0, 1], {"too_long": 1}),
+        (RowPolicy(), [0, 2], {"weak_evidence": 1}),
+        (RowPolicy(Evidence.ENGINE_IDS), [2], {"weak_evidence": 2}),
+        (RowPolicy(Evidence.COUNTED, longest=6), [0, 1], {"too_long": 1}),
     ],
 )
 def test_a_store_is_held_to_the_policy_row_by_row(
-    policy: Policy, kept: list[int], left_out: dict[str, int], target: Target, store: Path
+    policy: RowPolicy, kept: list[int], left_out: dict[str, int], target: Target, store: Path
 ) -> None:
     found = material(store, target, policy)
 
@@ -93,12 +95,12 @@ def test_a_store_is_held_to_the_policy_row_by_row(
 def test_the_risk_of_counted_rows_is_told_where_one_is_kept(target: Target, folder: Path, store: Path) -> None:
     for path in (folder, store):
         assert any(told.startswith("risk: 1 rows are of the grade counted") for told in material(path, target).told)
-        assert not any(told.startswith("risk: ") for told in material(path, target, Policy()).told)
+        assert not any(told.startswith("risk: ") for told in material(path, target, RowPolicy()).told)
 
 
 def test_a_store_of_which_no_row_is_left_is_refused(target: Target, store: Path) -> None:
     with pytest.raises(RowsError, match=r"no row of .* is left to train on: 3 too_long"):
-        material(store, target, Policy(Evidence.COUNTED, longest=2))
+        material(store, target, RowPolicy(Evidence.COUNTED, longest=2))
 
 
 def test_a_store_of_another_target_is_refused(store: Path, tmp_path: Path) -> None:

@@ -11,7 +11,17 @@ import pytest
 
 from pipeline.drafter.training.checkpoints import newest
 from pipeline.drafter.training.metrics import read_metrics
-from pipeline.drafter.training.run import COMPLETE, INTERRUPTED, STOPPED, Ending, Habits, held, opened, signals, train
+from pipeline.drafter.training.run import (
+    COMPLETE,
+    INTERRUPTED,
+    STOPPED,
+    Intervals,
+    SessionEnd,
+    held,
+    opened,
+    signals,
+    train,
+)
 from pipeline.drafter.training.trainer import StepReport, Training
 from pipeline.gate.attestation import Scope
 from pipeline.gate.gate import Job, Kind, Permit
@@ -19,13 +29,13 @@ from pipeline.shards.manifest import FolderHeldError, ManifestError
 from tests.unit.pipeline.drafter.trainings import DrawnStates, equal, training, weights
 
 SETTINGS = {"seed": 0}
-HABITS = Habits(checkpoint_every=2, validate_every=3, keep=2)
+HABITS = Intervals(checkpoint_every=2, validate_every=3, keep=2)
 PERMIT = Permit(Job(Kind.TRAIN), Scope.DEV, 0, datetime.now(UTC) + timedelta(hours=1), "cd" * 32, {"pipeline/": "1"})
 
 
 def run(
-    found: Training, out: Path, habits: Habits = HABITS, expires: datetime | None = None, kick: int | None = None
-) -> Ending:
+    found: Training, out: Path, habits: Intervals = HABITS, expires: datetime | None = None, kick: int | None = None
+) -> SessionEnd:
     """All steps; Ctrl-C comes while step `kick`, counted from 0, is shown."""
 
     def show(report: StepReport) -> None:
@@ -45,7 +55,7 @@ def sessions(out: Path) -> list[str]:
 def test_to_its_end_it_leaves_metrics_checkpoints_and_outcome(tmp_path: Path) -> None:
     ending = run(training(epochs=5, held_out=0.4), tmp_path)
 
-    assert (Ending(COMPLETE), ["complete"]) == (ending, sessions(tmp_path))
+    assert (SessionEnd(COMPLETE), ["complete"]) == (ending, sessions(tmp_path))
     assert [1, 2, 3, 4, 5] == [line["step"] for line in read_metrics(tmp_path, "train")]
     assert [3, 5] == [line["step"] for line in read_metrics(tmp_path, "validation")]
     assert ["step-00000004", "step-00000005"] == sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -81,7 +91,7 @@ def test_what_is_no_number_keeps_the_last_good_checkpoint(tmp_path: Path) -> Non
     found = training(states, tokens_a_batch=10)
     place = next(at for at in range(5) if found.feed.step(at) == [(2,)])
 
-    ending = run(found, tmp_path, Habits(checkpoint_every=1))
+    ending = run(found, tmp_path, Intervals(checkpoint_every=1))
 
     assert STOPPED == ending.code
     assert ending.message.startswith(f"the loss of step {place + 1} is not finite, and the step was not taken")

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
-from pipeline.drafter.rows import Policy
+from pipeline.drafter.rows import RowPolicy
 from pipeline.drafter.training.checkpoints import CheckpointError, load, save
-from pipeline.drafter.training.data import Material, material_of
+from pipeline.drafter.training.data import TrainingData, material_of
 from pipeline.drafter.training.distributed import Sharing
 from pipeline.drafter.training.recipe import Recipe
 from pipeline.drafter.training.setup import Setup, drafter_of, sentences, set_up
@@ -23,18 +23,18 @@ RECIPE = Recipe(ttt_length=2, tokens_a_batch=32, draft_vocabulary=5, epochs=1, h
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+def material(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
     folder = run_folder(tmp_path_factory.mktemp("rows") / "run", GIVEN, format="")
     return material_of(
-        [folder], small_llama(tmp_path_factory.mktemp("small") / "target", bos_token_id=1, eos_token_id=2), Policy()
+        [folder], small_llama(tmp_path_factory.mktemp("small") / "target", bos_token_id=1, eos_token_id=2), RowPolicy()
     )
 
 
-def begun(material: Material, recipe: Recipe = RECIPE) -> Setup:
+def begun(material: TrainingData, recipe: Recipe = RECIPE) -> Setup:
     return set_up(material, recipe, ALONE, Sharing.DDP)
 
 
-def test_the_vocabulary_is_what_was_emitted_and_the_ends(material: Material) -> None:
+def test_the_vocabulary_is_what_was_emitted_and_the_ends(material: TrainingData) -> None:
     """7 in every row, 40 to 42 in a third each, 2 at every end; the llama's config ends on 2 and begins with 1."""
     setup = begun(material)
 
@@ -44,14 +44,14 @@ def test_the_vocabulary_is_what_was_emitted_and_the_ends(material: Material) -> 
     assert setup.held_out_coverage is not None
 
 
-def test_fresh_weights_follow_the_seed(material: Material) -> None:
+def test_fresh_weights_follow_the_seed(material: TrainingData) -> None:
     found = [begun(material, replace(RECIPE, seed=seed)).training.drafter.state_dict() for seed in (1, 1, 2)]
 
     assert equal(found[0], found[1])
     assert not torch.equal(found[0]["fc.weight"], found[2]["fc.weight"])
 
 
-def test_the_settings_name_what_decides_the_weights(material: Material) -> None:
+def test_the_settings_name_what_decides_the_weights(material: TrainingData) -> None:
     settings = begun(material).settings
 
     assert (1, "online", [1, 3, 4]) == (settings["processes"], settings["states"], settings["layers"])
@@ -60,7 +60,7 @@ def test_the_settings_name_what_decides_the_weights(material: Material) -> None:
     assert RECIPE.document().items() <= dict(settings).items()
 
 
-def test_a_checkpoint_gives_back_its_drafter(material: Material, tmp_path: Path) -> None:
+def test_a_checkpoint_gives_back_its_drafter(material: TrainingData, tmp_path: Path) -> None:
     setup = begun(material)
     setup.training.take_step()
 
@@ -70,12 +70,12 @@ def test_a_checkpoint_gives_back_its_drafter(material: Material, tmp_path: Path)
     assert equal(dict(setup.training.drafter.state_dict()), dict(drafter.state_dict()))
 
 
-def test_a_checkpoint_without_a_drafter_is_refused(material: Material) -> None:
+def test_a_checkpoint_without_a_drafter_is_refused(material: TrainingData) -> None:
     with pytest.raises(CheckpointError, match="after step 0 holds no drafter"):
         drafter_of(begun(material).training.snapshot({}))
 
 
-def test_what_is_known_beforehand_is_said(material: Material) -> None:
+def test_what_is_known_beforehand_is_said(material: TrainingData) -> None:
     setup = begun(material)
     told = [*sentences(setup, material)]
     training, held_out = len(setup.sides.training), len(setup.sides.held_out)

@@ -10,7 +10,7 @@ import torch
 from pipeline.drafter.model.loss import MaskMode, counts
 from pipeline.drafter.training.packing import pack
 from pipeline.drafter.training.recipe import Precision
-from pipeline.drafter.training.sampler import Feed
+from pipeline.drafter.training.sampler import BatchSampler
 from pipeline.drafter.training.trainer import NotFiniteError, Training, repeatable
 from tests.unit.pipeline.drafter.trainings import LENGTHS, DrawnStates, equal, training, weights
 
@@ -183,4 +183,4 @@ def test_the_embedding_is_neither_trained_nor_kept() -> None:
 
     assert torch.equal(before, found.drafter.embedding)
     assert "embedding" not in found.snapshot({}).drafter
-    assert isinstance(found.feed, Feed)
+    assert isinstance(found.feed, BatchSampler)

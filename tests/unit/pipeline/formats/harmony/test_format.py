@@ -24,7 +24,7 @@ from harness.fixtures.bytewise import (
 from harness.views.harmony import spoken
 from pipeline.formats.format import Headed, Parts, closing, hidden, opening
 from pipeline.formats.harmony.format import DAY
-from pipeline.generation.engines.output import Generation, complete
+from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow, ToolCall
 
 # Parts
@@ -204,7 +204,7 @@ def test_a_day_that_the_question_names_is_not_the_prompts() -> None:
 
 def test_a_local_answer_shows_its_texts_without_headers() -> None:
     shown = [
-        complete((), Generation(ids, (0.0,) * len(ids), (), finished=True), FORMAT, thinking=True, model="m")
+        complete((), EngineOutput(ids, (0.0,) * len(ids), (), finished=True), FORMAT, thinking=True, model="m")
         for ids in (FULL, ids_of(f"{CALL}<|call|>"), ids_of("Yes."))
     ]
 

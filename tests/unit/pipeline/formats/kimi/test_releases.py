@@ -11,10 +11,10 @@ import pytest
 from harness.fixtures.answers import FORMAT, PROMPT, answer, reason, route
 from pipeline.formats.format import Format, Opener, Parts
 from pipeline.formats.kimi.format import KimiFormat, load
-from pipeline.formats.kimi.releases import K2, K2_0905, K2_THINKING, K25, K26, K26_PRESERVE, Variant
+from pipeline.formats.kimi.releases import K2, K2_0905, K2_THINKING, K25, K26, K26_PRESERVE, Release
 from pipeline.formats.registry import FORMATS
 from pipeline.formats.tokenizer import load_tokenizer
-from pipeline.generation.engines.output import Generation, complete
+from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.generation.engines.request import request_body
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.reconstruct import reconstruct
@@ -45,7 +45,7 @@ REASONING, CONTENT = ENCODE("So it is."), ENCODE(" Yes.")
 TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
-def of_release(variant: Variant, name: str = "release") -> KimiFormat:
+def of_release(variant: Release, name: str = "release") -> KimiFormat:
     """The release without a template beside its vocabulary."""
     return KimiFormat(name, TOKENIZER, None, variant)
 
@@ -77,7 +77,7 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
     ],
     ids=["K2", "K2-0905", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_a_release_says_who_opens_the_thinking(variant: Variant, thinking: Opener, instant: Opener) -> None:
+def test_a_release_says_who_opens_the_thinking(variant: Release, thinking: Opener, instant: Opener) -> None:
     fmt = of_release(variant)
 
     assert (thinking, instant) == (fmt.opener(thinking=True), fmt.opener(thinking=False))
@@ -210,7 +210,7 @@ def test_reasoning_of_k2_is_refused() -> None:
 def test_a_local_engine_shows_what_an_api_would(
     fmt: KimiFormat, ids: tuple[int, ...], shown: tuple[str | None, str]
 ) -> None:
-    generation = Generation(ids, (0.0,) * len(ids), (), finished=ids[-1] == END)
+    generation = EngineOutput(ids, (0.0,) * len(ids), (), finished=ids[-1] == END)
     prompt_ids = fmt.render(PROMPT)
     completion = complete(prompt_ids, generation, fmt, thinking=True, model="m")
     row = reconstruct(PROMPT, completion, fmt, None)
@@ -230,7 +230,7 @@ KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
     [(K2, "You are a helpful assistant"), (K2_THINKING, KIMI), (K25, None), (K26, None)],
     ids=["K2", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_the_default_system_turn_is_said_where_the_prompt_has_none(variant: Variant, said: str | None) -> None:
+def test_the_default_system_turn_is_said_where_the_prompt_has_none(variant: Release, said: str | None) -> None:
     fmt = of_release(variant)
     turn = f"<|im_system|>system<|im_middle|>{said}<|im_end|>" if said else ""
     own = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
@@ -311,7 +311,7 @@ HISTORY = Prompt(
 @pytest.mark.parametrize(
     "variant, shown", [(K26, "<think></think>4"), (K26_PRESERVE, "<think>easy</think>4")], ids=["off", "on"]
 )
-def test_earlier_thinking_is_preserved_where_the_format_says_so(variant: Variant, shown: str) -> None:
+def test_earlier_thinking_is_preserved_where_the_format_says_so(variant: Release, shown: str) -> None:
     assert shown in text_of(of_release(variant), HISTORY)
 
 
@@ -320,7 +320,7 @@ def test_earlier_thinking_is_preserved_where_the_format_says_so(variant: Variant
     [(K25, None), (K26, None), (K26_PRESERVE, {"preserve_thinking": True})],
     ids=["K2.5", "off", "on"],
 )
-def test_a_request_says_that_earlier_thinking_is_preserved(variant: Variant, said: object) -> None:
+def test_a_request_says_that_earlier_thinking_is_preserved(variant: Release, said: object) -> None:
     where = Route("openrouter", "moonshotai/kimi-k2.6", "siliconflow")
     body = request_body(HISTORY, where, Sampling(), ToolMode.NONE, of_release(variant), "s")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.generation.engines.server import Busy, Share
+from pipeline.generation.engines.server import BusyClock, RequestSeconds
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 def test_requests_in_flight_together_share_each_second_alike() -> None:
     clock = Clock()
-    busy = Busy(clock)
+    busy = BusyClock(clock)
     with busy.share() as first:
         clock.now += 4
         with busy.share() as second:
@@ -31,7 +31,7 @@ def test_requests_in_flight_together_share_each_second_alike() -> None:
 
 def test_time_in_which_nothing_is_in_flight_is_nobodys() -> None:
     clock = Clock()
-    busy = Busy(clock)
+    busy = BusyClock(clock)
     with busy.share() as first:
         clock.now += 1
     clock.now += 50
@@ -43,11 +43,11 @@ def test_time_in_which_nothing_is_in_flight_is_nobodys() -> None:
 
 def test_one_that_fails_has_its_share_too() -> None:
     clock = Clock()
-    share = Share()
+    share = RequestSeconds()
 
     def fail() -> None:
         nonlocal share
-        with Busy(clock).share() as share:
+        with BusyClock(clock).share() as share:
             clock.now += 3
             raise ValueError("cut")
 

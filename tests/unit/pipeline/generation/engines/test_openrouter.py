@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline.generation.engines.openrouter import (
-    Answer,
+    HttpAnswer,
     Key,
     KeyMissingError,
     NoAnswerError,
@@ -103,8 +103,8 @@ def chunked(status: str, *parts: bytes, end: bool = True, content_type: str = "t
     return head.encode() + body + (b"0\r\n\r\n" if end else b"")
 
 
-def send(url: str, body: bytes = BODY, key: Key | None = None) -> Answer:
-    async def once() -> Answer:
+def send(url: str, body: bytes = BODY, key: Key | None = None) -> HttpAnswer:
+    async def once() -> HttpAnswer:
         async with OpenRouter(url, key or Key(SECRET)) as client:
             return await client.send(body)
 
@@ -121,7 +121,7 @@ def test_keep_alive_white_space_and_odd_text_come_back_byte_for_byte() -> None:
     with serving(reply_of("200 OK", KEPT_ALIVE, "Content-Type: application/json")) as peer:
         answer = send(peer.url)
 
-    expected = Answer(200, KEPT_ALIVE, "application/json", "gen-1773945474-wNsrLiYYBQCYV4b1kI2A", None)
+    expected = HttpAnswer(200, KEPT_ALIVE, "application/json", "gen-1773945474-wNsrLiYYBQCYV4b1kI2A", None)
     assert expected == answer
 
 
@@ -152,7 +152,7 @@ def test_a_stream_keeps_comments_and_what_follows_an_error_in_it() -> None:
     with serving(chunked("200 OK", STREAM[:50], STREAM[50:51], STREAM[51:])) as peer:
         answer = send(peer.url)
 
-    assert Answer(200, STREAM, "text/event-stream", "gen-1-abc", None) == answer
+    assert HttpAnswer(200, STREAM, "text/event-stream", "gen-1-abc", None) == answer
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -188,7 +188,7 @@ def test_an_error_status_is_an_answer_and_is_asked_once(status: str) -> None:
     with serving(reply_of(status, body, *headers)) as peer:
         answer = send(peer.url)
 
-    expected = Answer(int(status[:3]), body, "", None, "7", "1759845420000")
+    expected = HttpAnswer(int(status[:3]), body, "", None, "7", "1759845420000")
     assert expected == answer
     assert len(peer.requests) == 1
 

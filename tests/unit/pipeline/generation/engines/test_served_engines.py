@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
-from pipeline.generation.engines.output import EngineError, Generation
+from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import Ask, EngineGoneError, Facts, Served
+from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
 from pipeline.records import Sampling
 
 PROMPT, ANSWER, END = (5, 6, 7), [11, 12, 13, 99], 99
@@ -23,12 +23,12 @@ def stand_in(name: Name, **settings: Any) -> StandIn:  # noqa: ANN401 - StandIn'
     return StandIn(name, lambda _: list(ANSWER), END, **settings)
 
 
-async def asked(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> Generation:
-    async with Served(DIALECTS[server.name](), server.url) as client:
-        return await client.generate(Ask(prompt, sampling))
+async def asked(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> EngineOutput:
+    async with EngineServer(DIALECTS[server.name](), server.url) as client:
+        return await client.generate(ServerRequest(prompt, sampling))
 
 
-def generation(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> Generation:
+def generation(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> EngineOutput:
     with standing_in(server):
         return asyncio.run(asked(server, sampling, prompt))
 
@@ -37,7 +37,7 @@ def generation(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, 
 def test_exact_ids_come_out_with_their_logprobs_and_the_end_token(name: Name) -> None:
     runner_up = tuple((token + 1, -1.5) for token in ANSWER)
 
-    assert Generation((11, 12, 13, 99), (-0.25,) * 4, runner_up, finished=True) == generation(stand_in(name))
+    assert EngineOutput((11, 12, 13, 99), (-0.25,) * 4, runner_up, finished=True) == generation(stand_in(name))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -77,8 +77,8 @@ def test_vllm_is_asked_by_ids_and_for_ids() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_of_the_server_only_what_decides_numbers_is_kept(name: Name) -> None:
-    async def facts(server: StandIn) -> Facts:
-        async with Served(DIALECTS[name](), server.url) as client:
+    async def facts(server: StandIn) -> EngineFacts:
+        async with EngineServer(DIALECTS[name](), server.url) as client:
             return client.facts
 
     with standing_in(stand_in(name)) as server:
@@ -178,7 +178,7 @@ def test_where_nobody_listens_the_engine_is_gone(name: Name) -> None:
 @pytest.mark.parametrize("name, other", [("sglang", "vllm"), ("vllm", "sglang")])
 def test_another_engine_than_was_named_is_found_out(name: Name, other: Name) -> None:
     async def enter(url: str) -> None:
-        async with Served(DIALECTS[name](), url):
+        async with EngineServer(DIALECTS[name](), url):
             pass
 
     with standing_in(stand_in(other)) as server, pytest.raises(EngineError, match=r"it is no (SGLang|vLLM) of today"):
@@ -188,9 +188,9 @@ def test_another_engine_than_was_named_is_found_out(name: Name, other: Name) -> 
 def test_no_more_are_in_flight_than_said_and_answers_keep_their_order() -> None:
     server = StandIn("sglang", lambda prompt: [*prompt, END], END, delay=0.03)
 
-    async def many() -> list[Generation]:
-        async with Served(DIALECTS["sglang"](), server.url, in_flight=3) as client:
-            return await client.generate_all([Ask((number,), GREEDY) for number in range(1, 10)])
+    async def many() -> list[EngineOutput]:
+        async with EngineServer(DIALECTS["sglang"](), server.url, in_flight=3) as client:
+            return await client.generate_all([ServerRequest((number,), GREEDY) for number in range(1, 10)])
 
     with standing_in(server):
         found = asyncio.run(many())

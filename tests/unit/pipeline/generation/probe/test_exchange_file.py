@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.base.redaction import REMOVED, Redaction
 from pipeline.fingerprints.exchanges import Exchange, read_exchanges
-from pipeline.generation.ledger import Answered, Exchanged, Ledger, Request, exchanged
+from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerExchange, Request, exchanged
 from pipeline.generation.probe.exchange_file import Source, write_exchanges
 from pipeline.records import JsonObject, Route
 
@@ -21,9 +21,9 @@ SOURCE = Source("run-1", "https://openrouter.ai/api/v1", "SiliconFlow")
 HEADERS: JsonObject = {"content_type": "application/json", "complete": True, "retry_after": None}
 
 
-def kept(raw: bytes = RAW, status: int = 200, headers: JsonObject = HEADERS) -> Exchanged:
-    answer = Answered(status, raw, headers)
-    return Exchanged(
+def kept(raw: bytes = RAW, status: int = 200, headers: JsonObject = HEADERS) -> LedgerExchange:
+    answer = LedgerAnswer(status, raw, headers)
+    return LedgerExchange(
         "ab" * 32, "echo/json/1", "openrouter/siliconflow", "m/k", BODY, answer, "2026-11-30T01:02:03.456+00:00"
     )
 
@@ -58,7 +58,7 @@ def test_a_line_has_the_request_and_the_body_as_they_were(tmp_path: Path) -> Non
     ],
 )
 def test_errors_and_what_did_not_come_whole_are_left_out_with_the_reason(
-    one: Exchanged, why: str, tmp_path: Path
+    one: LedgerExchange, why: str, tmp_path: Path
 ) -> None:
     """Bodies of errors can name the account; the ledger has them."""
     left_out = write_exchanges(tmp_path / "e.jsonl", [one], SOURCE, NO_KEY)
@@ -102,7 +102,7 @@ def test_the_ledger_gives_the_answers_of_one_run_alone(tmp_path: Path) -> None:
             for row in ("a", "b", "unanswered"):
                 entry = ledger.claim(Request(f"{run}{row}", run, route, row, BODY, 5), lambda: None)
                 if row != "unanswered":
-                    ledger.answer(entry, Answered(200, RAW, HEADERS))
+                    ledger.answer(entry, LedgerAnswer(200, RAW, HEADERS))
     ledger.close()
 
     found = exchanged(tmp_path / "ledger.sqlite", "run-1")

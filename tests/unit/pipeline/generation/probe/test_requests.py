@@ -16,7 +16,7 @@ from pipeline.generation.engines.catalog import Endpoint
 from pipeline.generation.engines.request import Privacy
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.probes import Known, Probe
-from pipeline.generation.probe.requests import questions_of
+from pipeline.generation.probe.requests import probe_requests_of
 from pipeline.records import JsonObject, Prompt, Route, Sampling, ToolMode
 
 FMT = open_format("tiny-kimi")
@@ -50,7 +50,7 @@ def plan(model: str = "drafter-gate/tiny-kimi") -> Plan:
 
 
 def test_each_probe_is_asked_in_both_forms_round_by_round() -> None:
-    found = questions_of([INSTANT, CUT], plan(), ENDPOINT, "run", 2)
+    found = probe_requests_of([INSTANT, CUT], plan(), ENDPOINT, "run", 2)
 
     assert [
         *("instant/json/1", "instant/stream/1", "cut/json/1", "cut/stream/1"),
@@ -60,7 +60,7 @@ def test_each_probe_is_asked_in_both_forms_round_by_round() -> None:
 
 
 def test_a_request_is_the_probe_with_a_sample_id_of_its_run() -> None:
-    (one, _), (other, _) = (questions_of([INSTANT], plan(), ENDPOINT, run, 1).asked for run in ("a", "b"))
+    (one, _), (other, _) = (probe_requests_of([INSTANT], plan(), ENDPOINT, run, 1).asked for run in ("a", "b"))
 
     body, again = json.loads(one.request.body), json.loads(other.request.body)
     assert [{"role": "user", "content": "hi"}] == body["messages"]
@@ -73,7 +73,7 @@ def test_a_request_is_the_probe_with_a_sample_id_of_its_run() -> None:
 
 def test_the_worst_case_of_all_is_the_sum_of_each() -> None:
     """A prompt counts half as much again and 128 more, for what providers' templates add."""
-    found = questions_of([INSTANT], plan(), ENDPOINT, "run", 1)
+    found = probe_requests_of([INSTANT], plan(), ENDPOINT, "run", 1)
 
     prompt = len(FMT.render(INSTANT.prompt))
     tokens = prompt + prompt // 2 + 128
@@ -94,7 +94,7 @@ def test_the_worst_case_of_all_is_the_sum_of_each() -> None:
 def test_a_model_that_always_thinks_or_never_does_is_asked_so(
     model: str, probe: Probe, thinking: bool, max_tokens: int
 ) -> None:
-    (one, _) = questions_of([probe], plan(model), ENDPOINT, "run", 1).asked
+    (one, _) = probe_requests_of([probe], plan(model), ENDPOINT, "run", 1).asked
 
     body = json.loads(one.request.body)
     assert ({"enabled": thinking}, max_tokens) == (body["reasoning"], body["max_tokens"])
@@ -115,7 +115,7 @@ def test_a_model_that_always_thinks_or_never_does_is_asked_so(
     ],
 )
 def test_what_cannot_be_asked_is_left_out_with_the_reason(probe: Probe, endpoint: Endpoint, why: str) -> None:
-    found = questions_of([probe], plan(), endpoint, "run", 1)
+    found = probe_requests_of([probe], plan(), endpoint, "run", 1)
 
     ((name, told),) = found.left_out
     assert ((), probe.id) == (found.asked, name)
