@@ -18,7 +18,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from harness.emulator.oracle_log import OracleEntry, read_oracle
-from harness.views.roundtrip import MODEL, Ask, read
+from harness.views.roundtrip import MODEL, RoundTrip, read
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import read_prompts
 from pipeline.formats.format import Format
@@ -43,7 +43,7 @@ class SurveyedAnswer:
     then has that name, and only what a hosted API shows.
     """
 
-    trip: Ask
+    trip: RoundTrip
     prompt: Prompt
     raw: bytes
     truth: OracleEntry
@@ -69,7 +69,7 @@ class SurveyedAnswer:
 class SurveyQuestion:
     """One request to make; `length_cut` gives it a limit that most answers reach."""
 
-    trip: Ask
+    trip: RoundTrip
     prompt: Prompt
     seed: int
     length_cut: bool = False
@@ -80,7 +80,7 @@ class SurveyQuestion:
         return 6 + self.seed % 29 if self.length_cut else 256
 
 
-def questions(trips: Iterable[Ask], each: int, *, seed: int, cut_every: int = 8) -> Iterator[SurveyQuestion]:
+def questions(trips: Iterable[RoundTrip], each: int, *, seed: int, cut_every: int = 8) -> Iterator[SurveyQuestion]:
     """`each` questions a way to ask, over the shipped prompts; every `cut_every`-th is cut by length."""
     prompts = [prompt for prompt in read_prompts(PROMPTS) if isinstance(prompt, Prompt)]
     with_tools = [prompt for prompt in prompts if prompt.tools]

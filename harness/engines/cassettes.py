@@ -20,7 +20,7 @@ from harness.cassettes.cassette import Cassette, CassetteError, Interaction, Pro
 from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.engines.chat import ENGINES, Answered, EngineError, ask_bodies, asked_for_ids, exchange_of, trips_of
 from harness.engines.scripted_model import PAD, SCRIPTS, SPAN, Script
-from harness.views.roundtrip import Ask
+from harness.views.roundtrip import RoundTrip
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -89,7 +89,7 @@ def record(engine: str, url: str, version: str, library: Path) -> Iterator[tuple
         yield f"{engine}/{way_of(trip)}", len(answers)
 
 
-def way_of(trip: Ask) -> str:
+def way_of(trip: RoundTrip) -> str:
     """The file's name: `stream-tools` and the like."""
     return f"{'stream' if trip.stream else 'json'}-{'tools' if trip.tools_sent else 'raw'}"
 
@@ -99,7 +99,7 @@ def can_say(engine: str, script: Script) -> bool:
     return engine == "sglang" or script.is_text()
 
 
-def question_of(script: Script, trip: Ask, fmt: Format) -> SurveyQuestion:
+def question_of(script: Script, trip: RoundTrip, fmt: Format) -> SurveyQuestion:
     """The question that the script answers; the limit is its length where it is cut."""
     return _Scripted(trip, script.prompt, 0, limit=len(script.emitted(fmt)) if script.cut else SPAN)
 
@@ -113,7 +113,7 @@ class _Scripted(SurveyQuestion):
         return self.limit
 
 
-def body_of(engine: str, script: Script, trip: Ask, fmt: Format) -> dict[str, Any]:
+def body_of(engine: str, script: Script, trip: RoundTrip, fmt: Format) -> dict[str, Any]:
     """The request: the script as the last message, or its ids where the engine takes them, filled up.
 
     The prompt ends as Kimi's do, since vLLM looks there for whether the thinking is over.
@@ -150,7 +150,7 @@ def _interaction(answer: Answered) -> Interaction:
     return Interaction("POST", WHERE, sent, answer.request, 200, "OK", {"content-type": [kind]}, answer.raw)
 
 
-def played(engine: str, trip: Ask, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
+def played(engine: str, trip: RoundTrip, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
     """Every answer of one cassette. Raises CassetteError, EngineError."""
     for each in read_cassette(library / engine / f"{way_of(trip)}.yaml").interactions:
         script = SCRIPTS[json.loads(each.request_body)["user"]]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.views.resplit import is_canonical
-from harness.views.roundtrip import MODEL, Ask
+from harness.views.roundtrip import MODEL, RoundTrip
 from harness.views.view import Deltas, Profile, Seam
 from pipeline.formats.format import Format, end_ids
 from pipeline.generation.engines.openrouter import OpenRouter, encode_body
@@ -48,10 +48,10 @@ class Answered:
     raw: bytes
 
 
-def trips_of(engine: str) -> list[Ask]:
+def trips_of(engine: str) -> list[RoundTrip]:
     """Streamed and not, tools sent and not."""
     profile = ENGINES[engine]
-    return [Ask(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
+    return [RoundTrip(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
 
 
 def body_of(engine: str, question: SurveyQuestion, fmt: Format) -> dict[str, Any]:

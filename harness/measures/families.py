@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from harness.strategies import properties
 from harness.strategies.completions import quick_texts
 from harness.strategies.suite import LOSSY, answers, lossless
-from harness.views.roundtrip import Ask, trips
+from harness.views.roundtrip import RoundTrip, trips
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, FormatError, find_tokenizer, open_format
 from pipeline.formats.tokenizer import TokenizerError
@@ -124,7 +124,7 @@ def _each(drawn: st.SearchStrategy[_Drawn], draws: int, seed: int, check: Callab
     run()
 
 
-def _whole(tally: FamilyTally, fmt: Format, pair: tuple[Ask, Parts], lossy: Ask) -> None:
+def _whole(tally: FamilyTally, fmt: Format, pair: tuple[RoundTrip, Parts], lossy: RoundTrip) -> None:
     trip, parts = pair
 
     def comes_back() -> None:
@@ -141,7 +141,7 @@ def _whole(tally: FamilyTally, fmt: Format, pair: tuple[Ask, Parts], lossy: Ask)
     tally.keep(is_refused)
 
 
-def _hostile(tally: FamilyTally, fmt: Format, answer: tuple[Ids, bool], trip: Ask) -> None:
+def _hostile(tally: FamilyTally, fmt: Format, answer: tuple[Ids, bool], trip: RoundTrip) -> None:
     ids, thinking = answer
 
     def is_never_wrong() -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import tiktoken
 
-from harness.views.roundtrip import Ask, raw_of, true_fingerprint
+from harness.views.roundtrip import RoundTrip, raw_of, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.base.processes import map_lines
 from pipeline.cli.reconstruct import dumped, rebuilt
@@ -214,7 +214,7 @@ def workload(fmt: Format, size: int, rows: int, *, stream: bool) -> Workload:
         prompt = Prompt(f"r{row}", ({"role": "user", "content": question},))
         prompt_ids = fmt.render(prompt)
         ids = fmt.assemble(Parts(reasoning, think_closed=True, body=(content,), ended=True)).ids
-        raw = raw_of(ids, prompt, prompt_ids, Ask(PROFILES["siliconflow"], stream, tools_sent=False), fmt)
+        raw = raw_of(ids, prompt, prompt_ids, RoundTrip(PROFILES["siliconflow"], stream, tools_sent=False), fmt)
         line: dict[str, Json] = {"id": prompt.id, "prompt": {"messages": [dict(prompt.messages[0])]}}
         line |= {"sse": raw.decode()} if stream else {"response": json.loads(raw)}
         lines.append(json.dumps(line, ensure_ascii=False).encode() + b"\n")

@@ -22,7 +22,7 @@ from pathlib import Path
 import openai
 
 from harness.fixtures.raw_peer import peering, response
-from harness.measures.second_readings import Reading, read, sdk_said
+from harness.measures.second_readings import SecondReading, read, sdk_said
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
@@ -31,7 +31,7 @@ from pipeline.generation.breaker import row_signs_of
 from pipeline.generation.engines.openrouter import HttpAnswer, Key, OpenRouter, encode_body
 from pipeline.generation.ledger import LedgerAnswer
 from pipeline.generation.outcome import Outcome, Row, Status
-from pipeline.generation.paid_client import retry_after
+from pipeline.generation.paid_client import retry_after_seconds
 from pipeline.records import Completion, Prompt, Reason, Refusal, RefusedError
 
 AT_ONCE = 16
@@ -144,7 +144,7 @@ async def _second(sdk: openai.AsyncOpenAI, one: RecordedAnswer, number: int) -> 
     return "same" if _text_of(found) == _text_of(plain) else "other"
 
 
-def _text_of(said: Reading) -> tuple[object, ...]:
+def _text_of(said: SecondReading) -> tuple[object, ...]:
     return said.content, said.reasoning, said.calls
 
 
@@ -154,7 +154,7 @@ def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
         return Came.BYTES, f"{answer.status}, {len(answer.raw)} of {len(body)} bytes, complete: {answer.complete}"
     kept = LedgerAnswer(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
     verdict, said = verdict_of(kept), read(answer.raw)
-    retry_after(answer)
+    retry_after_seconds(answer)
     if (other := _bill(answer.raw, said)) is not None:
         return Came.DIFFERS, other
     try:
@@ -164,7 +164,7 @@ def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
     return _compared(completion, said)
 
 
-def _bill(raw: bytes, said: Reading) -> str | None:
+def _bill(raw: bytes, said: SecondReading) -> str | None:
     """How the bill differs from the plain reading's."""
     bill = bill_of(raw)
     cost = None if said.usage[2] is None else pico(said.usage[2])
@@ -172,7 +172,7 @@ def _bill(raw: bytes, said: Reading) -> str | None:
     return None if ours == theirs else f"billed {ours}, read {theirs}"
 
 
-def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: Reading) -> tuple[Came, str]:
+def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: SecondReading) -> tuple[Came, str]:
     """A refusal is right for an error, and for a stream or a body that is none; text may not be lost to it unsaid."""
     if kept.status != OK:
         return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
@@ -180,7 +180,7 @@ def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: Readi
     return Came.REFUSED, f"{where}{refusal.reason} ({refusal.field})"
 
 
-def _compared(completion: Completion, said: Reading) -> tuple[Came, str]:
+def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
     calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
     usage = (None, None) if completion.usage is None else _counts(completion)
     ours: dict[str, object] = {

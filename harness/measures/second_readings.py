@@ -20,7 +20,7 @@ import openai
 
 
 @dataclass(slots=True)
-class Reading:
+class SecondReading:
     """What an answer says. `calls` are (id, name, arguments); `usage` is prompt and completion tokens, and the cost."""
 
     content: str = ""
@@ -39,9 +39,9 @@ class Reading:
         return not (self.content or self.reasoning or self.calls)
 
 
-def read(raw: bytes) -> Reading:
+def read(raw: bytes) -> SecondReading:
     """The whole answer, be it one body or a stream."""
-    text, said = raw.decode("utf-8", "replace"), Reading()
+    text, said = raw.decode("utf-8", "replace"), SecondReading()
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
         _usage(said, value.get("usage"))
@@ -54,7 +54,7 @@ def read(raw: bytes) -> Reading:
     return said
 
 
-def _values(text: str, said: Reading) -> Iterator[dict[str, Any]]:
+def _values(text: str, said: SecondReading) -> Iterator[dict[str, Any]]:
     if text.strip()[:1] in ("{", "["):
         yield from _objects(text.strip())
         return
@@ -73,7 +73,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _add(said: Reading, told: dict[str, Any]) -> None:
+def _add(said: SecondReading, told: dict[str, Any]) -> None:
     said.content += told.get("content") or ""
     said.reasoning += told.get("reasoning") or told.get("reasoning_content") or ""
     for position, call in enumerate(told.get("tool_calls") or []):
@@ -84,7 +84,7 @@ def _add(said: Reading, told: dict[str, Any]) -> None:
         slot[2] += function.get("arguments") or ""
 
 
-def _usage(said: Reading, usage: Any) -> None:  # noqa: ANN401 - whatever JSON held
+def _usage(said: SecondReading, usage: Any) -> None:  # noqa: ANN401 - whatever JSON held
     if isinstance(usage, dict) and usage:
         cost = usage.get("cost")
         amount = None if cost is None else Decimal(cost)
@@ -94,9 +94,9 @@ def _usage(said: Reading, usage: Any) -> None:  # noqa: ANN401 - whatever JSON h
 Slots = dict[object, list[str]]
 
 
-async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> Reading | None:
+async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
     """Content, reasoning and calls of one answer to `asked`, which goes into the body."""
-    said, slots = Reading(), Slots()
+    said, slots = SecondReading(), Slots()
     try:
         answer: Any = await client.chat.completions.create(model="any", messages=[], stream=stream, extra_body=asked)
         if stream:
@@ -112,7 +112,7 @@ async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stre
     return said
 
 
-def _add_sdk(said: Reading, slots: Slots, told: Any) -> None:  # noqa: ANN401 - the SDK's message or delta
+def _add_sdk(said: SecondReading, slots: Slots, told: Any) -> None:  # noqa: ANN401 - the SDK's message or delta
     if told is None:
         return
     extra = told.model_extra or {}

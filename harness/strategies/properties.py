@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.views.roundtrip import Ask, send, shown_of, true_fingerprint
+from harness.views.roundtrip import RoundTrip, send, shown_of, true_fingerprint
 from pipeline.formats.format import Format, Parts
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.proof.stream_deltas import without_repeats
@@ -47,7 +47,7 @@ def require_inverse_or_refusal(fmt: Format, ids: Ids, *, thinking: bool) -> bool
     return True
 
 
-def rebuilt(fmt: Format, ids: Ids, trip: Ask, *, thinking: bool) -> TokenRow | Refusal:
+def rebuilt(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: bool) -> TokenRow | Refusal:
     """What is made of the answer when it comes back by `trip`."""
     prompt = asked(thinking=thinking)
     try:
@@ -58,7 +58,7 @@ def rebuilt(fmt: Format, ids: Ids, trip: Ask, *, thinking: bool) -> TokenRow | R
     return reconstruct(prompt, completion, fmt, true_fingerprint(trip.profile, stream=trip.stream, fmt=fmt))
 
 
-def require_never_wrong(fmt: Format, ids: Ids, trip: Ask, *, thinking: bool) -> TokenRow | Refusal:
+def require_never_wrong(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: bool) -> TokenRow | Refusal:
     """The true ids or a Refusal; `counted` alone may be another sequence with the same shown text and count."""
     row = rebuilt(fmt, ids, trip, thinking=thinking)
     if isinstance(row, Refusal) or row.output_ids == ids or is_counted_risk(fmt, row, ids, trip, thinking=thinking):
@@ -67,7 +67,7 @@ def require_never_wrong(fmt: Format, ids: Ids, trip: Ask, *, thinking: bool) -> 
     raise PropertyError(message, accepted=True)
 
 
-def is_counted_risk(fmt: Format, row: TokenRow, ids: Ids, trip: Ask, *, thinking: bool) -> bool:
+def is_counted_risk(fmt: Format, row: TokenRow, ids: Ids, trip: RoundTrip, *, thinking: bool) -> bool:
     """Whether a wrong row is the stated risk of `counted`: the route shows its ids and the true ones alike.
 
     So it is with a re-split of the same length, or one that hidden tokens make up for. Ids that are canonical and in
@@ -87,7 +87,7 @@ def _is_parsed(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
     return True
 
 
-def require_exact(fmt: Format, parts: Parts, trip: Ask) -> TokenRow | Refusal:
+def require_exact(fmt: Format, parts: Parts, trip: RoundTrip) -> TokenRow | Refusal:
     """A canonical answer over a lossless view is accepted, with its own ids and spans.
 
     The one exception: a stream whose deltas repeat, where the count does not rule out that the server did it.
@@ -105,14 +105,14 @@ def require_exact(fmt: Format, parts: Parts, trip: Ask) -> TokenRow | Refusal:
     return row
 
 
-def _repeats(fmt: Format, ids: Ids, trip: Ask, parts: Parts) -> bool:
+def _repeats(fmt: Format, ids: Ids, trip: RoundTrip, parts: Parts) -> bool:
     """Whether some deltas of the answer's stream can be read as repetitions of others."""
     shown = shown_of(ids, asked(thinking=parts.reasoning is not None), trip, fmt)
     fields = ([delta.text for delta in shown.deltas if delta.field == name] for name in ("reasoning", "content"))
     return any(next(without_repeats(texts), None) is not None for texts in fields)
 
 
-def require_refused(fmt: Format, parts: Parts, trip: Ask) -> Reason:
+def require_refused(fmt: Format, parts: Parts, trip: RoundTrip) -> Reason:
     """An answer over a lossy view is refused; the reason."""
     row = rebuilt(fmt, fmt.assemble(parts).ids, trip, thinking=parts.reasoning is not None)
     if isinstance(row, TokenRow):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.strategies import properties
 from harness.strategies.completions import completions, cut_completions, emitted, is_told, plain_texts, texts
-from harness.views.roundtrip import Ask, trips
+from harness.views.roundtrip import RoundTrip, trips
 from harness.views.view import PROFILES, Profile
 from pipeline.formats.format import Format, Parts, is_headed, tag_names
 from pipeline.proof.stream_deltas import may_hide_bytes
@@ -22,7 +22,7 @@ from pipeline.records import Ids
 Property: TypeAlias = Callable[[], None]
 
 
-def ways_of(profile: Profile, *, stream: bool) -> list[Ask]:
+def ways_of(profile: Profile, *, stream: bool) -> list[RoundTrip]:
     """Every way to ask this provider, streamed or not."""
     return [trip for trip in trips() if trip.profile == profile and trip.stream == stream]
 
@@ -51,7 +51,7 @@ def never_wrong(fmt: Format, profile: Profile, *, stream: bool) -> Property:
     """Whatever the model emitted and however it was asked: its own ids, or a Refusal."""
 
     @given(answer=answers(fmt), trip=st.sampled_from(ways_of(profile, stream=stream)))
-    def check(answer: tuple[Ids, bool], trip: Ask) -> None:
+    def check(answer: tuple[Ids, bool], trip: RoundTrip) -> None:
         properties.require_never_wrong(fmt, answer[0], trip, thinking=answer[1])
 
     return check
@@ -65,7 +65,7 @@ def answers(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
     return st.one_of(st.tuples(wild, st.booleans()), whole, cut)
 
 
-def exact(fmt: Format, trip: Ask) -> Property:
+def exact(fmt: Format, trip: RoundTrip) -> Property:
     """Over a lossless view every canonical answer is accepted, ids and spans."""
 
     @given(parts=_accepted(fmt, trip))
@@ -75,7 +75,7 @@ def exact(fmt: Format, trip: Ask) -> Property:
     return check
 
 
-def _accepted(fmt: Format, trip: Ask) -> st.SearchStrategy[Parts]:
+def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
     """Answers that must be accepted: any where ids or bytes are given, else those whose every token shows."""
     if trip.ids or trip.logprobs:
         return completions(fmt)
@@ -83,7 +83,7 @@ def _accepted(fmt: Format, trip: Ask) -> st.SearchStrategy[Parts]:
     return drawn.filter(lambda parts: _shows_all(fmt, parts, trip))
 
 
-def _shows_all(fmt: Format, parts: Parts, trip: Ask) -> bool:
+def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
     """Not so where only the count tells of a control token, nor where a cut stream may have ended inside a character.
 
     A text that lacks the marker of its tags, or may be cut inside one, does not tell.
@@ -98,7 +98,7 @@ def _shows_all(fmt: Format, parts: Parts, trip: Ask) -> bool:
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
 
 
-def refused(fmt: Format, trip: Ask) -> Property:
+def refused(fmt: Format, trip: RoundTrip) -> Property:
     """Over a view that loses white space nothing is accepted, whatever the answer."""
 
     @given(parts=completions(fmt))
@@ -124,7 +124,7 @@ def never_wrong_anywhere(fmt: Format) -> Property:
     """The same as `never_wrong` with the route drawn too: one test for a format that shares its code with another."""
 
     @given(answer=answers(fmt), trip=st.sampled_from(list(trips())))
-    def check(answer: tuple[Ids, bool], trip: Ask) -> None:
+    def check(answer: tuple[Ids, bool], trip: RoundTrip) -> None:
         properties.require_never_wrong(fmt, answer[0], trip, thinking=answer[1])
 
     return check
@@ -132,7 +132,7 @@ def never_wrong_anywhere(fmt: Format) -> Property:
 
 def lossless(
     fmt: Format, text: st.SearchStrategy[str] | None = None, plain: st.SearchStrategy[str] | None = None
-) -> st.SearchStrategy[tuple[Ask, Parts]]:
+) -> st.SearchStrategy[tuple[RoundTrip, Parts]]:
     """A lossless way to ask and an answer that must come back by it; half of them are of text alone."""
     plain = plain_texts() if plain is None else plain
     proven = [trip for trip in LOSSLESS if trip.ids or trip.logprobs]
@@ -146,7 +146,7 @@ def exact_anywhere(fmt: Format) -> Property:
     """The same as `exact` with the route drawn too."""
 
     @given(drawn=lossless(fmt))
-    def check(drawn: tuple[Ask, Parts]) -> None:
+    def check(drawn: tuple[RoundTrip, Parts]) -> None:
         properties.require_exact(fmt, drawn[1], drawn[0])
 
     return check
@@ -156,7 +156,7 @@ def refused_anywhere(fmt: Format) -> Property:
     """The same as `refused` with the route drawn too."""
 
     @given(parts=completions(fmt), trip=st.sampled_from(LOSSY))
-    def check(parts: Parts, trip: Ask) -> None:
+    def check(parts: Parts, trip: RoundTrip) -> None:
         properties.require_refused(fmt, parts, trip)
 
     return check

@@ -20,7 +20,7 @@ MODEL = "drafter-gate/tiny-kimi"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RoundTrip:
     """One way to ask: the provider's profile, streamed or not, `tools` sent or not, ids or logprobs asked for."""
 
     profile: Profile
@@ -41,24 +41,24 @@ class Ask:
         return self.profile.seam is Seam.KEPT
 
 
-def trips() -> Iterator[Ask]:
+def trips() -> Iterator[RoundTrip]:
     """Every way to ask every profile."""
     for profile in PROFILES.values():
         for stream in (False, True):
             for tools_sent in (False, True):
-                yield Ask(profile, stream, tools_sent)
+                yield RoundTrip(profile, stream, tools_sent)
                 if profile.returns_ids:
-                    yield Ask(profile, stream, tools_sent, ids=True)
+                    yield RoundTrip(profile, stream, tools_sent, ids=True)
                 if profile.returns_logprobs:
-                    yield Ask(profile, stream, tools_sent, logprobs=True)
+                    yield RoundTrip(profile, stream, tools_sent, logprobs=True)
 
 
-def send(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Ask, fmt: Format) -> Completion:
+def send(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: RoundTrip, fmt: Format) -> Completion:
     """What comes back when the model emitted `ids` after `prompt_ids` (shapes [n])."""
     return read(raw_of(ids, prompt, prompt_ids, trip, fmt), stream=trip.stream)
 
 
-def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Ask, fmt: Format) -> bytes:
+def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: RoundTrip, fmt: Format) -> bytes:
     """The response's bytes."""
     shown = shown_of(ids, prompt, trip, fmt)
     meta = Meta(
@@ -77,7 +77,7 @@ def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: Ask, fmt: Format) ->
     return json.dumps(body_of(shown, meta)).encode()
 
 
-def shown_of(ids: Ids, prompt: Prompt, trip: Ask, fmt: Format) -> Shown:
+def shown_of(ids: Ids, prompt: Prompt, trip: RoundTrip, fmt: Format) -> Shown:
     """What the provider shows: the `<think>` with which the model began is counted, and in no text."""
     hidden = () if is_headed(fmt) else opened(fmt, ids, thinking=prompt.thinking)
     thinking = fmt.opener(thinking=prompt.thinking) is Opener.PROMPT or bool(hidden)

@@ -134,8 +134,12 @@ def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Mo
 
 
 def _sum(
-    exchange: Exchange, completion: Completion, fmt: Format, opener: Opener | None, end: bool | None
-) -> TokenSum | str:  # noqa: FBT001 — as in `Observation`
+    exchange: Exchange,
+    completion: Completion,
+    fmt: Format,
+    opener: Opener | None,
+    end: bool | None,  # noqa: FBT001 — as in `Observation`
+) -> TokenSum | str:
     request = exchange.request or {}
     called, form = bool(completion.tool_calls), id_form(completion)
     forced = request.get("tool_choice") not in (None, "auto")

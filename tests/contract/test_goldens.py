@@ -16,7 +16,7 @@ from harness.cassettes.staleness import TOKENIZER, WEIGHTS, other_pins
 from harness.goldens.cases import GOLDENS, SMALL, GoldenAnswer
 from harness.goldens.extension import FOLDER, TokenGolden, golden_path
 from harness.goldens.golden import SUFFIX, Golden, dump_golden, parse_golden, read_golden, tokens_of
-from harness.views.roundtrip import Ask, send, trips, true_fingerprint
+from harness.views.roundtrip import RoundTrip, send, trips, true_fingerprint
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -46,18 +46,18 @@ def golden_of(case: str) -> Golden:
 
 
 @cache
-def fingerprint(trip: Ask) -> Fingerprint:
+def fingerprint(trip: RoundTrip) -> Fingerprint:
     """The committed one of this way, else what a perfect measurement of the profile would give."""
     ways = {(known.provider, known.stream): known for known in committed_fingerprints(ROOT)}
     return ways.get((trip.profile.name, trip.stream)) or true_fingerprint(trip.profile, stream=trip.stream)
 
 
-def rebuilt(golden: Golden, trip: Ask) -> TokenRow | Refusal:
+def rebuilt(golden: Golden, trip: RoundTrip) -> TokenRow | Refusal:
     completion = send(golden.ids, golden.prompt, golden.prompt_ids, trip, tiny())
     return reconstruct(golden.prompt, completion, tiny(), fingerprint(trip))
 
 
-def lossy(golden: Golden, trip: Ask) -> Reason | None:
+def lossy(golden: Golden, trip: RoundTrip) -> Reason | None:
     """Why this view of this golden cannot give its ids back; None where it can."""
     if trip.ids:
         return None
@@ -65,7 +65,7 @@ def lossy(golden: Golden, trip: Ask) -> Reason | None:
     return lost or (Reason.SPECIAL_TEXT if "special_text" in golden.features else None)
 
 
-def lost_text(golden: Golden, trip: Ask) -> Reason | None:
+def lost_text(golden: Golden, trip: RoundTrip) -> Reason | None:
     """What a view of the text alone loses: white space, hidden tokens, half characters, parsed calls, the split."""
     if not trip.keeps_text:
         return Reason.SEAM_LOSSY
@@ -79,14 +79,14 @@ def lost_text(golden: Golden, trip: Ask) -> Reason | None:
     return None if answer.canonical else lost_split(answer, trip)
 
 
-def lost_calls(golden: Golden, trip: Ask) -> Reason | None:
+def lost_calls(golden: Golden, trip: RoundTrip) -> Reason | None:
     """Parsed calls keep their ids' text on a route that sends arguments verbatim, and in a prompt without calls."""
     verbatim = (trip.profile.tool_ids, trip.profile.tool_arguments) == ("verbatim", "verbatim")
     earlier = any(message.get("tool_calls") for message in golden.prompt.messages)
     return None if verbatim and not earlier else Reason.STRUCTURED_CALLS
 
 
-def lost_split(answer: GoldenAnswer, trip: Ask) -> Reason | None:
+def lost_split(answer: GoldenAnswer, trip: RoundTrip) -> Reason | None:
     """Another split than the canonical one shows in deltas that are tokens, else in the count if it changes it.
 
     Deltas are no proof where the last of them may have hidden half a character: a space may.
@@ -96,7 +96,7 @@ def lost_split(answer: GoldenAnswer, trip: Ask) -> Reason | None:
     return Reason.COUNT_MISMATCH if answer.surplus else None
 
 
-def fault(golden: Golden, trip: Ask) -> str | None:
+def fault(golden: Golden, trip: RoundTrip) -> str | None:
     """What is wrong with the row or refusal that this view leads to."""
     row, reason = rebuilt(golden, trip), lossy(golden, trip)
     if isinstance(row, Refusal):

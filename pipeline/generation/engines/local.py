@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pipeline.records import Ids, Sampling
 
-__all__ = ["EngineError", "Generation", "LocalEngine", "complete", "load_engine"]
+__all__ = ["EngineError", "EngineOutput", "LocalEngine", "complete", "load_engine"]
 
 
 @dataclass(slots=True)

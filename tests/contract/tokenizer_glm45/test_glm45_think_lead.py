@@ -10,7 +10,7 @@ from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import route
-from harness.views.roundtrip import Ask, raw_of, read
+from harness.views.roundtrip import RoundTrip, raw_of, read
 from harness.views.view import PROFILES
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Trait, TraitName
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.contract
 
 FORMAT = open_format("glm-4.5")
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-RETURNED = Ask(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
+RETURNED = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
 TEXT = replace(RETURNED, ids=False)
 AFTER: Ids = (151350, 4416, 13, 151351, 198, 9450, 13, 151336)
 WRITTEN: Ids = (198, *AFTER)

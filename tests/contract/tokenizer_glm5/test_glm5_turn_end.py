@@ -10,7 +10,7 @@ from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import route
-from harness.views.roundtrip import Ask, raw_of
+from harness.views.roundtrip import RoundTrip, raw_of
 from harness.views.view import PROFILES
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.contract
 FORMAT = open_format("glm-5")
 ENCODE = FORMAT.tokenizer.encode
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-RETURNED = Ask(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
+RETURNED = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False, ids=True)
 USER, OBSERVATION, END_OF_TEXT = 154827, 154829, 154820
 THOUGHT: Ids = (*ENCODE("So.\n"), 154842)
 SAID: Ids = (*THOUGHT, *ENCODE("\nYes."))
 CALLED: Ids = (*THOUGHT, 154843, *ENCODE("f"), 154844)
 
 
-def exchange(ids: Ids, trip: Ask = RETURNED) -> SurveyedAnswer:
+def exchange(ids: Ids, trip: RoundTrip = RETURNED) -> SurveyedAnswer:
     """A finished answer of these ids."""
     prompt_ids = FORMAT.render(PROMPT)
     raw = raw_of(ids, PROMPT, prompt_ids, trip, FORMAT)
@@ -78,7 +78,7 @@ def test_a_route_that_always_ends_the_document_is_known_and_refused() -> None:
     assert Reason.AMBIGUOUS_LAYOUT is refusal(of(exchange((*SAID, USER), TEXT), ordinary(trait)))
 
 
-TEXT = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
+TEXT = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False)
 
 
 def of(one: SurveyedAnswer, known: Fingerprint) -> TokenRow | Refusal:

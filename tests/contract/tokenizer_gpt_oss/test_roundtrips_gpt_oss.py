@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.strategies import suite as suites
-from harness.views.roundtrip import Ask
+from harness.views.roundtrip import RoundTrip
 from harness.views.view import Profile
 from pipeline.formats.registry import open_format
 
@@ -28,10 +28,10 @@ def test_no_answer_is_rebuilt_wrong(profile: Profile, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("trip", suites.LOSSLESS, ids=lambda trip: trip.name)
-def test_lossless_views_give_every_canonical_answer_back(trip: Ask) -> None:
+def test_lossless_views_give_every_canonical_answer_back(trip: RoundTrip) -> None:
     suites.exact(FORMAT, trip)()
 
 
 @pytest.mark.parametrize("trip", suites.LOSSY, ids=lambda trip: trip.name)
-def test_views_that_lose_white_space_are_refused(trip: Ask) -> None:
+def test_views_that_lose_white_space_are_refused(trip: RoundTrip) -> None:
     suites.refused(FORMAT, trip)()

@@ -11,7 +11,7 @@ from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import SurveyedAnswer
 from harness.emulator.traits import ENOUGH, measured
 from harness.fixtures.answers import FORMAT, PROMPT
-from harness.views.roundtrip import Ask, raw_of
+from harness.views.roundtrip import RoundTrip, raw_of
 from harness.views.view import PROFILES
 from pipeline.formats.format import Parts
 from pipeline.formats.kimi.format import KimiFormat
@@ -20,7 +20,7 @@ from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Prompt
 
 FMT = KimiFormat("k2-thinking", FORMAT.tokenizer, None, K2_THINKING)
-TRIP = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
+TRIP = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False)
 INSTANT = Parts(None, think_closed=False, body=(" Yes.",), ended=True)
 THOUGHT = Parts("So it is.", think_closed=True, body=(" Yes.",), ended=True)
 
@@ -61,7 +61,7 @@ def with_section(number: int, shown: dict[str, object], *, tools_sent: bool) -> 
     prompt = Prompt("r", PROMPT.messages, (), thinking=False)
     body = tuple(FORMAT.tool_markers().get(piece, piece) for piece in re.split(r"(<\|[a-z_]+\|>)", text) if piece)
     ids, prompt_ids = FORMAT.assemble(Parts(None, think_closed=False, body=body, ended=True)).ids, FORMAT.render(prompt)
-    trip = Ask(PROFILES["chutes"], stream=False, tools_sent=tools_sent)
+    trip = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=tools_sent)
     answer = json.loads(raw_of(ids, prompt, prompt_ids, trip, FORMAT))
     answer["choices"][0]["message"] = {"role": "assistant", **shown}
     truth = OracleEntry(

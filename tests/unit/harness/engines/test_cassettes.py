@@ -15,7 +15,7 @@ from harness.cassettes.staleness import cassette_paths
 from harness.engines.cassettes import LIBRARY, Played, as_asked, can_say, played, way_of
 from harness.engines.chat import ENGINES, trips_of
 from harness.engines.scripted_model import SCRIPTS, SPAN
-from harness.views.roundtrip import Ask, read
+from harness.views.roundtrip import RoundTrip, read
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
@@ -53,7 +53,7 @@ def tiny() -> Format:
 
 
 @cache
-def answers(engine: str, trip: Ask) -> tuple[Played, ...]:
+def answers(engine: str, trip: RoundTrip) -> tuple[Played, ...]:
     return tuple(played(engine, trip, tiny()))
 
 
@@ -83,7 +83,7 @@ def with_ids(one: Played, known: Fingerprint) -> TokenRow | Refusal:
     return reconstruct(one.script.prompt, named, tiny(), known, Expected(known.provider, None, one.exchange.max_tokens))
 
 
-def wrong(engine: str, trip: Ask, known: Fingerprint) -> set[str]:
+def wrong(engine: str, trip: RoundTrip, known: Fingerprint) -> set[str]:
     """The scripts of accepted rows with other ids than the engine's."""
     pairs = ((one, rebuilt(one, known)) for one in answers(engine, trip))
     return {
@@ -94,19 +94,19 @@ def wrong(engine: str, trip: Ask, known: Fingerprint) -> set[str]:
 
 
 @every_way
-def test_every_script_was_said_as_it_is_written(engine: str, trip: Ask) -> None:
+def test_every_script_was_said_as_it_is_written(engine: str, trip: RoundTrip) -> None:
     said = {one.script.name: one.exchange.truth.output_ids for one in answers(engine, trip)}
 
     assert {name: one.emitted(tiny()) for name, one in SCRIPTS.items() if can_say(engine, one)} == said
 
 
 @every_way
-def test_every_rebuild_is_the_engines_ids_or_a_refusal(engine: str, trip: Ask) -> None:
+def test_every_rebuild_is_the_engines_ids_or_a_refusal(engine: str, trip: RoundTrip) -> None:
     assert wrong(engine, trip, fingerprint(engine, trip.stream)) <= {OTHER_SPLIT}
 
 
 @every_way
-def test_the_ids_of_the_same_answer_are_taken_or_contradicted(engine: str, trip: Ask) -> None:
+def test_the_ids_of_the_same_answer_are_taken_or_contradicted(engine: str, trip: RoundTrip) -> None:
     known = fingerprint(engine, trip.stream)
     rows = {one.script.name: with_ids(one, known) for one in answers(engine, trip)}
     true = {one.script.name: one.exchange.truth.output_ids for one in answers(engine, trip)}
@@ -117,7 +117,7 @@ def test_the_ids_of_the_same_answer_are_taken_or_contradicted(engine: str, trip:
     assert [] == [name for name, row in rows.items() if isinstance(row, TokenRow) and row.output_ids != true[name]]
 
 
-def outcomes(engine: str, trip: Ask) -> Iterator[str]:
+def outcomes(engine: str, trip: RoundTrip) -> Iterator[str]:
     for one in answers(engine, trip):
         row = rebuilt(one, fingerprint(engine, trip.stream))
         yield str(row.reason) if isinstance(row, Refusal) else str(row.evidence)
@@ -141,7 +141,7 @@ EXPECTED = {
 
 
 @every_way
-def test_what_becomes_of_the_text_views(engine: str, trip: Ask) -> None:
+def test_what_becomes_of_the_text_views(engine: str, trip: RoundTrip) -> None:
     """As recorded: SGLang joins tokens in a delta as they come, so that a new recording may part two of the counts."""
     assert EXPECTED[f"{engine}-{way_of(trip)}"] == dict(Counter(outcomes(engine, trip)))
 
@@ -158,7 +158,7 @@ def test_a_route_that_is_taken_to_keep_what_it_does_not_gives_wrong_rows(
     engine: str, stream: bool, expected: set[str]
 ) -> None:
     """Why the traits must be known: no count tells of a call's own number, or of a number that became text."""
-    trip = Ask(ENGINES[engine], stream, tools_sent=True)
+    trip = RoundTrip(ENGINES[engine], stream, tools_sent=True)
     known = fingerprint(engine, stream)
     kept = {TraitName.TOOL_IDS: "verbatim", TraitName.TOOL_ARGUMENTS: "verbatim", TraitName.SEAM: "kept"}
     believed = replace(
@@ -175,7 +175,7 @@ def test_there_is_a_cassette_for_each_way_and_no_other() -> None:
 
 
 @every_way
-def test_a_cassette_is_scrubbed_and_writes_itself_again(engine: str, trip: Ask) -> None:
+def test_a_cassette_is_scrubbed_and_writes_itself_again(engine: str, trip: RoundTrip) -> None:
     path = LIBRARY / engine / f"{way_of(trip)}.yaml"
     text = path.read_bytes().decode("utf-8")
 
@@ -184,7 +184,7 @@ def test_a_cassette_is_scrubbed_and_writes_itself_again(engine: str, trip: Ask) 
 
 
 @pytest.mark.parametrize("trip", trips_of("sglang"), ids=way_of)
-def test_sglang_is_the_one_that_is_pinned(trip: Ask) -> None:
+def test_sglang_is_the_one_that_is_pinned(trip: RoundTrip) -> None:
     recorded = read_cassette(LIBRARY / "sglang" / f"{way_of(trip)}.yaml").provenance
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 

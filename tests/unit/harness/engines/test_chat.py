@@ -12,14 +12,14 @@ from harness.emulator.survey import SurveyQuestion
 from harness.engines.chat import ENGINES, Answered, EngineError, body_of, exchange_of, true_ids
 from harness.fixtures.answers import FORMAT, PROMPT_IDS, WHOLE
 from harness.tiny_target.tools import CLOCK
-from harness.views.roundtrip import Ask
+from harness.views.roundtrip import RoundTrip
 from pipeline.records import Completion, Prompt
 
 TOOLS = Prompt("t", ({"role": "user", "content": "hi"},), (CLOCK,))
 
 
 def question(engine: str, prompt: Prompt, *, stream: bool = False, tools_sent: bool = False) -> SurveyQuestion:
-    return SurveyQuestion(Ask(ENGINES[engine], stream, tools_sent), prompt, seed=1)
+    return SurveyQuestion(RoundTrip(ENGINES[engine], stream, tools_sent), prompt, seed=1)
 
 
 def answered(engine: str, body: Mapping[str, Any]) -> Answered:

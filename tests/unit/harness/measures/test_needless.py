@@ -10,11 +10,11 @@ from harness.emulator.oracle_log import OracleEntry
 from harness.emulator.survey import SurveyedAnswer
 from harness.fixtures.answers import CLOSE, ENCODE, END, FORMAT, PROMPT, PROMPT_IDS, REASONING, WHOLE
 from harness.measures.fidelity import needless
-from harness.views.roundtrip import Ask, raw_of
+from harness.views.roundtrip import RoundTrip, raw_of
 from harness.views.view import PROFILES
 from pipeline.records import Ids, Reason, Refusal
 
-BODY = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
+BODY = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False)
 STREAM = replace(BODY, stream=True)
 LISTED = replace(BODY, logprobs=True)
 CALLS = replace(BODY, tools_sent=True)
@@ -25,7 +25,7 @@ CUT: Ids = (*REASONING, CLOSE, *ENCODE("Sum: 43 + "))
 REPLACED: Ids = (*REASONING, CLOSE, *ENCODE(" \ufffd"), END)
 
 
-def exchange(ids: Ids, trip: Ask, *, noncanonical: bool = False, earlier: bool = False) -> SurveyedAnswer:
+def exchange(ids: Ids, trip: RoundTrip, *, noncanonical: bool = False, earlier: bool = False) -> SurveyedAnswer:
     """An answer of these ids, and the truth of it."""
     call = {"id": "functions.f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     calling = ({"role": "assistant", "content": "", "tool_calls": [call]},) if earlier else ()
@@ -78,7 +78,9 @@ def exchange(ids: Ids, trip: Ask, *, noncanonical: bool = False, earlier: bool =
         "ids returned",
     ],
 )
-def test_a_refusal_is_needful_only_where_its_loss_is_there(reason: Reason, trip: Ask, ids: Ids, expected: bool) -> None:
+def test_a_refusal_is_needful_only_where_its_loss_is_there(
+    reason: Reason, trip: RoundTrip, ids: Ids, expected: bool
+) -> None:
     assert expected == needless(exchange(ids, trip), Refusal(reason, ""), FORMAT)
 
 

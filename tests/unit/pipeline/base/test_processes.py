@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.views.roundtrip import Ask, raw_of
+from harness.views.roundtrip import RoundTrip, raw_of
 from harness.views.view import PROFILES
 from pipeline.base.processes import AHEAD, CHUNK_BYTES
 from pipeline.formats.format import Parts
@@ -25,7 +25,7 @@ from pipeline.records import Prompt
 FORMAT = open_format("tiny-kimi")
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
 IDS = FORMAT.assemble(Parts("So.", think_closed=True, body=("Yes.",), ended=True)).ids
-TRIP = Ask(PROFILES["siliconflow"], stream=False, tools_sent=False)
+TRIP = RoundTrip(PROFILES["siliconflow"], stream=False, tools_sent=False)
 BODY = json.loads(raw_of(IDS, PROMPT, FORMAT.render(PROMPT), TRIP, FORMAT))
 RECONSTRUCT = ("reconstruct", "--format", "tiny-kimi")
 SECONDS = 120

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.views.roundtrip import Ask, raw_of, true_fingerprint
+from harness.views.roundtrip import RoundTrip, raw_of, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.base.json_lines import line_of, object_of, strict_object
 from pipeline.cli.reconstruct import dumped, rebuilt, rendered
@@ -29,7 +29,7 @@ KNOWN = [true_fingerprint(PROFILES["siliconflow"], stream=stream) for stream in 
 
 
 def response(*, stream: bool = False) -> bytes:
-    trip = Ask(PROFILES["siliconflow"], stream, tools_sent=False)
+    trip = RoundTrip(PROFILES["siliconflow"], stream, tools_sent=False)
     return raw_of(IDS, PROMPT, FORMAT.render(PROMPT), trip, FORMAT)
 
 

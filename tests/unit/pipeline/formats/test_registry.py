@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.views.roundtrip import Ask, send, true_fingerprint
+from harness.views.roundtrip import RoundTrip, send, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.registry import FORMATS, Family, FormatError, open_format, register
@@ -143,14 +143,14 @@ def test_it_assembles_and_parses(toy: Format) -> None:
 @pytest.mark.parametrize(
     "trip, evidence",
     [
-        (Ask(PROFILES["chutes"], stream=False, tools_sent=False), Evidence.COUNTED),
-        (Ask(PROFILES["chutes"], stream=True, tools_sent=False, ids=True), Evidence.ENGINE_IDS),
-        (Ask(PROFILES["siliconflow"], stream=True, tools_sent=False), Evidence.STREAM_DELTAS),
-        (Ask(PROFILES["siliconflow"], stream=False, tools_sent=False, logprobs=True), Evidence.LOGPROBS),
+        (RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False), Evidence.COUNTED),
+        (RoundTrip(PROFILES["chutes"], stream=True, tools_sent=False, ids=True), Evidence.ENGINE_IDS),
+        (RoundTrip(PROFILES["siliconflow"], stream=True, tools_sent=False), Evidence.STREAM_DELTAS),
+        (RoundTrip(PROFILES["siliconflow"], stream=False, tools_sent=False, logprobs=True), Evidence.LOGPROBS),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_its_answers_are_proven_by_every_evidence(toy: Format, trip: Ask, evidence: Evidence) -> None:
+def test_its_answers_are_proven_by_every_evidence(toy: Format, trip: RoundTrip, evidence: Evidence) -> None:
     ids = toy.assemble(Parts(None, think_closed=False, body=(TEXT,), ended=True)).ids
     completion = send(ids, HI, toy.render(HI), trip, toy)
     row = reconstruct(HI, completion, toy, true_fingerprint(trip.profile, stream=trip.stream))
@@ -160,7 +160,7 @@ def test_its_answers_are_proven_by_every_evidence(toy: Format, trip: Ask, eviden
 
 
 def test_a_wrong_answer_of_it_is_refused(toy: Format) -> None:
-    trip = Ask(PROFILES["chutes"], stream=False, tools_sent=False)
+    trip = RoundTrip(PROFILES["chutes"], stream=False, tools_sent=False)
     split = (*b"hello w", toy.end_id)
     completion = replace(send(split, HI, toy.render(HI), trip, toy), reasoning=None)
     row = reconstruct(HI, completion, toy, true_fingerprint(trip.profile, stream=False))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from harness.fixtures.answers import FORMAT
 from harness.strategies.completions import completions, emitted
 from harness.strategies.properties import asked, is_counted_risk
-from harness.views.roundtrip import Ask, raw_of, true_fingerprint
+from harness.views.roundtrip import RoundTrip, raw_of, true_fingerprint
 from harness.views.view import PROFILES, Deltas
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.proof.wire.completion import completion_of_sse
@@ -89,7 +89,7 @@ FAULTS: dict[str, Fault] = {
 @pytest.mark.parametrize("name", FAULTS)
 @given(data=st.data())
 def test_a_fault_in_a_stream_makes_no_wrong_row(name: str, profile: str, data: st.DataObject) -> None:
-    trip = Ask(PROFILES[profile], stream=True, tools_sent=False)
+    trip = RoundTrip(PROFILES[profile], stream=True, tools_sent=False)
     ids, thinking = data.draw(answers(trip))
     chunks = chunks_of(ids, trip, thinking=thinking)
     if not spoken(chunks) or (name == "lost" and not all(map(is_whole, ids))):
@@ -108,7 +108,7 @@ def test_a_fault_in_a_stream_makes_no_wrong_row(name: str, profile: str, data: s
         assert is_counted_risk(FORMAT, row, ids, trip, thinking=thinking)
 
 
-def answers(trip: Ask) -> st.SearchStrategy[tuple[Ids, bool]]:
+def answers(trip: RoundTrip) -> st.SearchStrategy[tuple[Ids, bool]]:
     """Whole answers in the layout; canonical where deltas are no tokens, as another split is a second fault there."""
     whole = completions(FORMAT).map(lambda parts: (FORMAT.assemble(parts).ids, parts.reasoning is not None))
     if trip.profile.deltas is not Deltas.TOKENS:
@@ -130,7 +130,7 @@ def is_laid_out(answer: tuple[Ids, bool]) -> bool:
     return True
 
 
-def chunks_of(ids: Ids, trip: Ask, *, thinking: bool) -> list[Chunk]:
+def chunks_of(ids: Ids, trip: RoundTrip, *, thinking: bool) -> list[Chunk]:
     prompt = asked(thinking=thinking)
     raw = raw_of(ids, prompt, FORMAT.render(prompt), trip, FORMAT).decode()
     return [json.loads(line[6:]) for line in raw.split("\n") if line.startswith("data: {")]
