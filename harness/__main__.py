@@ -47,6 +47,7 @@ MEASURES: Mapping[str, Program] = {
     "families": Program("harness.measures.families", "round trips of every family, as a table"),
     "fidelity": Program("harness.measures.fidelity", "accepted rows against the ids that were sampled"),
     "fingerprints": Program("harness.measures.fingerprints", "the emulated routes' fingerprints"),
+    "layout": Program("harness.measures.layout", "units, imports, sizes, names and prose of a tree"),
     "load": Program("harness.measures.load.__main__", "a run's cost beside a bare loop that reads the same"),
     "lossless": Program("harness.measures.drafter.lossless", "speculative decoding against plain decoding"),
     "parsers": Program("harness.measures.parsers.differential", "our reading beside the engines' own parsers"),
