@@ -47,7 +47,7 @@ def trainer(copy: Copy, rows: Path) -> Trainer:
 def whole(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    done = trainer.run(out)
+    done = trainer.run_apart(out)
     assert 0 == done.returncode, done.stderr
     assert "draft vocabulary: 1,024 of 1,024 tokens, 100.00 % of the emitted tokens" in done.stderr
     return out
@@ -219,7 +219,7 @@ def test_a_target_whose_config_was_changed_goes_on_with_nothing(
 def store(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("states") / "store"
     where = (str(rows), "--target", str(WEIGHTS), "--out", str(out), "--device", "cpu", "--dtype", "float32")
-    done = copy.run("-m", "pipeline", "states", *where, "--shard-mb", "1")
+    done = copy.pipeline("states", *where, "--shard-mb", "1")
     assert 0 == done.returncode, done.stderr
     return out
 
