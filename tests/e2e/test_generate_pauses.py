@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.service import Faults
-from harness.fixtures.runs import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
+from harness.fixtures.runs import SlowAnswerer, World, emulating, make_world, pool, prompt_line
 from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
 from pipeline.base.money import pico
 from pipeline.formats.format import Format
@@ -25,16 +25,10 @@ from pipeline.generation.summary import Summary
 ROWS = 300
 
 
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
 @pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    made = make_world(tmp_path, fmt)
-    made.write_prompts(*(prompt_line(number) for number in range(ROWS)))
-    return made
+def world(world: World) -> World:
+    world.write_prompts(*(prompt_line(number) for number in range(ROWS)))
+    return world
 
 
 def turning(world: World, sign: Sign, after: int, watch: BreakerPolicy | None = None) -> Summary:

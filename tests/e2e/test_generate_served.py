@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
-from harness.fixtures.runs import MODEL, ROWS, World, make_world, prompt_line
+from harness.fixtures.runs import MODEL, ROWS, World, prompt_line
 from pipeline.base.files import weights_sha256
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import prompt_of
@@ -27,11 +26,6 @@ WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
 @pytest.fixture(scope="module")
 def fmt() -> Format:
     return open_format("tiny-kimi")
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
 
 
 def engine(name: Name, fmt: Format, **settings: Any) -> StandIn:  # noqa: ANN401 - StandIn's own fields

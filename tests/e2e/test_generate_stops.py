@@ -10,32 +10,20 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
 from harness.emulator.service import Faults
-from harness.fixtures.runs import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
+from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, sample_ids
 from pipeline.base.money import pico
-from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Sampling
-
-
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
 
 
 def test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_rest(world: World) -> None:

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,15 +20,12 @@ from harness.fixtures.runs import (
     ROWS,
     SlowAnswerer,
     World,
-    byte_format,
     emulating,
-    make_world,
     pool,
     prompt_line,
     sample_ids,
 )
 from pipeline.base.money import pico
-from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.paid_client import StopError
@@ -40,16 +36,6 @@ from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMod
 from pipeline.shards.manifest import hold
 
 HASTY = RetryPolicy(first=0.01, longest=0.05)
-
-
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
 
 
 def test_a_port_where_nobody_listens_is_one_sentence_and_nothing_is_written(world: World) -> None:

@@ -37,12 +37,6 @@ from pipeline.shards.manifest import run_of
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with opened(tmp_path) as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A paid route, as far as the program knows, that was probed whole; it asks for a key."""

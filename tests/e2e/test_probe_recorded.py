@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from harness.cassettes.cassette import read_cassette
 from harness.fixtures.runs import MODEL
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy, attested, make_copy
 from harness.live.__main__ import main as live
 from harness.live.rehearsal import COMMITTED, PAID, Shop, opened
 from harness.live.suite import read_table, rebuilt
@@ -22,12 +21,6 @@ from pipeline.gate.gate import PROBES
 from pipeline.generation.engines.openrouter import KEY_VARIABLE
 
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with opened(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +120,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Copy:
         shutil.copytree(recorded / name, made.root / name, dirs_exist_ok=True)
     shutil.copy2(ROOT / PROBES, made.root / PROBES)
     made.run("-m", "harness", "required", "--write")
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
+    return attested(made)
 
 
 def test_the_attestation_names_the_live_route_its_age_and_what_it_covers(copy: Copy) -> None:
@@ -148,7 +139,7 @@ def test_the_attestation_names_the_live_route_its_age_and_what_it_covers(copy: C
 def probing(copy: Copy, shop: Shop, *options: str) -> tuple[int, str, str]:
     where = ("--out", str(shop.world.out), "--base-url", shop.trial.url, "--route", "emulator/siliconflow")
     what = ("--model", MODEL, "--budget-usd", "1", "--few", "--repeats", "1")
-    done = copy.run("-m", "pipeline", "probe", *where, *what, *options)
+    done = copy.pipeline("probe", *where, *what, *options)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -163,8 +154,8 @@ def test_the_command_asks_the_gate_shows_the_estimate_and_lists_what_came(copy: 
 
 
 def test_the_command_without_an_attestation_sends_nothing(copy: Copy, shop: Shop, tmp_path: Path) -> None:
-    done = copy.run(
-        *("-m", "pipeline", "probe", "--out", str(shop.world.out), "--base-url", shop.trial.url),
+    done = copy.pipeline(
+        *("probe", "--out", str(shop.world.out), "--base-url", shop.trial.url),
         *("--route", "emulator/siliconflow", "--model", MODEL, "--budget-usd", "1"),
         DRAFTER_GATE_STATE=str(tmp_path / "elsewhere"),
     )

@@ -12,7 +12,7 @@ import pytest
 
 from harness.fixtures.drafters import row, run_folder, small_llama
 from harness.fixtures.training import Trainer, curve, final_tensors, same_bits
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.training.checkpoints import all_of, newest
 from pipeline.drafter.training.metrics import read_metrics
@@ -23,14 +23,6 @@ SHUT, UNUSABLE, FAILED = 3, 2, 1
 GIVEN = [row(f"r{n:02d}", [768, n + 1, 5], [n % 90, 3, *range(n % 7, 20 + n % 11), 770]) for n in range(48)]
 FLAGS = ("--tokens-a-batch", "128", "--epochs", "4", "--ttt-length", "4", "--learning-rate", "1e-3", "--threads", "1")
 OPTIONS = (*FLAGS, "--held-out", "0.1", "--checkpoint-every", "4", "--validate-every", "10")
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    made = make_copy(tmp_path_factory.mktemp("copy"))
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
 
 
 @pytest.fixture(scope="module")
