@@ -24,7 +24,7 @@ from harness.views.roundtrip import MODEL
 from harness.views.view import PROFILES
 from pipeline.fingerprints.exchanges import exchange_of
 from pipeline.fingerprints.harvest import harvest
-from pipeline.fingerprints.learn import learn, told
+from pipeline.fingerprints.learn import counterexamples, learn
 from pipeline.proof.fingerprint import Trait, TraitName, read_fingerprints
 from pipeline.records import Json
 
@@ -142,7 +142,7 @@ def test_traits_that_a_format_needs_and_no_answer_spoke_of_are_named_without_a_v
     needed = [TraitName.UNCLOSED, TraitName.TURN_END, TraitName.THINK_LEAD, TraitName.PROMPT_SETTINGS]
     assert needed == [name for name, one in headed.traits.items() if one.lacks == UNSPOKEN]
     assert [Trait(None, 0, proven=False)] * 4 == [read.traits[name] for name in needed]
-    assert [{"id": None, "value": None, "why": UNSPOKEN[0]}] == told(headed.traits[TraitName.TURN_END])
+    assert [{"id": None, "value": None, "why": UNSPOKEN[0]}] == counterexamples(headed.traits[TraitName.TURN_END])
 
 
 @pytest.mark.parametrize("slug", ["siliconflow", "chutes"])
