@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.fixtures.dataset_rows import by_length, outcome, prompt, reason, said
-from pipeline.datasets.conversation import waiting
+from pipeline.datasets.conversation import open_questions
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import Reject, Rejected
 
@@ -281,7 +281,7 @@ def test_a_name_for_several_datasets_says_which_columns_it_wants() -> None:
 def test_a_prompt_ends_where_an_answer_is_waited_for() -> None:
     roles = ["system", "user", "assistant", "tool", "tool", "assistant", "user", "user"]
 
-    assert [2, 5, 8] == waiting([{"role": role} for role in roles])
+    assert [2, 5, 8] == open_questions([{"role": role} for role in roles])
 
 
 def test_swe_sets_count_as_tool_data_where_no_text_tells() -> None:
