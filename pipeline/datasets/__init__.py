@@ -1,4 +1,4 @@
-"""Turn public datasets' rows into prompts, and audit what they use.
+"""Turn datasets' rows into prompts, and audit what they use.
 
 Guarantees: every row that is read comes out as one Prompt or one Rejected with a reason of a closed list. Prompts are
 those of the published rows, unaltered; recorded answers after the question are dropped. Sources are streamed, and

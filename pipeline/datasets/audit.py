@@ -42,7 +42,7 @@ class AuditError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AuditedRow:
-    """What one row uses, and why it was rejected, if it was."""
+    """What one row uses, or why it was rejected."""
 
     id: str | None
     found: Findings = field(default_factory=dict)
@@ -100,14 +100,14 @@ def _signs_in_rejected(rejected: Rejected) -> Findings:
 
 @cache
 def defaults_of(*datasets: str) -> frozenset[Feature]:
-    """Return the default features of these datasets; unknown names have none."""
+    """Return the default features of these datasets."""
     known = (DATASETS[name].defaults for name in datasets if name in DATASETS)
     return frozenset(Feature(feature) for features in known for feature in features)
 
 
 @dataclass(slots=True)
 class FeatureRows:
-    """The number of rows with a feature, and the first of them."""
+    """How many rows have a feature, and the first ones."""
 
     rows: int = 0
     first: list[dict[str, Json]] = field(default_factory=list)

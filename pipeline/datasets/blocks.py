@@ -1,4 +1,4 @@
-"""Hold a source's records in blocks that a worker can read.
+"""Hold a source's records in blocks for worker processes.
 
 Guarantees: each record comes out as one Raw or one Rejected, which says where it stands; memory is that of a block.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinesBlock:
-    """Lines of JSON; `first` is the number of the first line."""
+    """Lines of JSON, numbered from `first`."""
 
     file: str
     first: int
@@ -38,14 +38,14 @@ class ArrowBlock:
 
 @dataclass(frozen=True, slots=True)
 class RowsBlock:
-    """Rows that were read already: an array's items, a hub's rows."""
+    """Rows that were read already, as a hub's."""
 
     data: tuple[Raw | Rejected, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SpilledBlock:
-    """Data that was put aside; `read` reads it again, in any process."""
+    """Data that `read` reads again, in any process."""
 
     data: tuple[Any, ...]
     read: Callable[[tuple[Any, ...]], Iterator[Raw | Rejected]]
@@ -55,7 +55,7 @@ Block: TypeAlias = LinesBlock | ArrowBlock | RowsBlock | SpilledBlock
 
 
 def rows_of(block: Block) -> Iterator[Raw | Rejected]:
-    """Yield every record of the block, in order. Blank lines are none."""
+    """Yield every record of the block but blank lines."""
     if isinstance(block, RowsBlock):
         yield from block.data
     elif isinstance(block, SpilledBlock):
@@ -92,7 +92,7 @@ def _arrow_rows(block: ArrowBlock) -> Iterator[Raw | Rejected]:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether each value of an Arrow type has a form in JSON."""
+    """Whether each value of an Arrow type is JSON."""
     from pyarrow import types
 
     if kind.num_fields:
@@ -102,7 +102,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def checked_row(row: Raw) -> Raw | Rejected:
-    """Return the row, rejected where a value has no form in JSON."""
+    """Return the row, rejected where a value is not JSON."""
     for column, value in row.value.items():
         if (stray := _not_json(value)) is not None:
             detail = f"{column} holds {stray}, for which JSON has no form"
@@ -111,7 +111,7 @@ def checked_row(row: Raw) -> Raw | Rejected:
 
 
 def _not_json(value: object) -> str | None:
-    """Return the first part of a value that has no form in JSON."""
+    """Return a value's first part that is not JSON."""
     holders = [value]
     for one in holders:  # grows while it is read
         if isinstance(one, dict):

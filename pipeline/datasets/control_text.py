@@ -41,7 +41,7 @@ class ControlText:
         self._pattern = re.compile("|".join(kinds)) if groups else None
 
     def first_in(self, prompt: Prompt) -> tuple[str, str] | None:
-        """Return the first control token that a text spells, and where."""
+        """Return the first control token spelled, and where."""
         if self._is_clean(prompt):
             return None
         for place, text in texts_of(prompt):
@@ -82,7 +82,7 @@ def spelled_at_hand() -> ControlText:
 
 
 def _names_in(directory: Path, family: Family) -> Sequence[str] | None:
-    """Return the names in a vocabulary; None where it is not the pinned one.
+    """Return a vocabulary's names; None if not the pinned one.
 
     No tokenizer is made where the file lists them.
     """

@@ -58,7 +58,7 @@ def sound(turns: Sequence[JsonObject]) -> Messages:
 
 
 def is_empty(turn: JsonObject) -> bool:
-    """Whether a turn has no calls, and only white space as text."""
+    """Whether a turn has no calls and no text."""
     content = turn.get("content")
     return not turn.get("tool_calls") and (content is None or (isinstance(content, str) and not content.strip()))
 
@@ -86,7 +86,7 @@ def to_last_question(messages: Sequence[JsonObject]) -> Messages:
 
 
 def to_drawn_question(messages: Sequence[JsonObject], row_id: str) -> Messages:
-    """Return the conversation up to an open question, drawn by id.
+    """Return the conversation up to a question, drawn by id.
 
     Used where the recorded answers act on a machine: each is another kind of text (a call, a look, a last word), and
     only a prefix is a true history, as what followed answers something that the target never said. Raises
@@ -108,7 +108,7 @@ def require_questions(messages: Sequence[JsonObject]) -> list[int]:
 
 
 def skeleton(prompt: Prompt) -> str:
-    """Return what two prompts that ask the same have in common.
+    """Return what prompts that ask the same share.
 
     All that the user says, and the names of the tools in alphabetical order.
     """
@@ -119,7 +119,7 @@ def skeleton(prompt: Prompt) -> str:
 
 
 def first_turn(prompt: Prompt) -> str:
-    """Return the user's first turn, or "" if there is none."""
+    """Return the user's first turn, or ""."""
     return next((text_of(message) for message in prompt.messages if message.get("role") == "user"), "")
 
 
@@ -134,7 +134,7 @@ def digest(key: str) -> str:
 
 
 def text_of(message: JsonObject) -> str:
-    """Return a message's text, its text parts joined by line feeds."""
+    """Return a message's text, parts joined by line feeds."""
     content = message.get("content")
     if isinstance(content, list):
         parts = (part.get("text") for part in content if isinstance(part, dict))

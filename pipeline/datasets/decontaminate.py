@@ -144,12 +144,12 @@ class EvaluationText:
 
     @property
     def place(self) -> str:
-        """The last two parts of the path, and the record's number."""
+        """The end of the path, and the record's number."""
         return f"{'/'.join(Path(self.file).parts[-2:])}:{self.line}"
 
 
 def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
-    """Return what a folder or file asks, and files without questions.
+    """Return what evaluations ask, and the files without questions.
 
     Raises SourceError where nothing is asked at all.
     """
@@ -157,7 +157,15 @@ def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
     found: list[EvaluationText] = []
     silent: list[str] = []
     for path in paths:
-        texts = list(_questions_of_file(path))
+        schema = Schema(str(path), [frozenset()], frozenset(QUESTION_COLUMNS))
+        rows = (row for block in blocks_of(path, schema) for row in rows_of(block) if isinstance(row, Raw))
+        texts = [
+            EvaluationText(text, row.file, row.line)
+            for row in rows
+            for column in QUESTION_COLUMNS
+            for text in _texts(row.value.get(column))
+            if text.strip()
+        ]
         found += texts
         silent += [] if texts else [str(path)]
     if not found:
@@ -166,16 +174,6 @@ def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
             f"{folder}: {what} ({', '.join(QUESTION_COLUMNS[:6])}, messages …). Give a folder of evaluation prompts"
         )
     return found, silent
-
-
-def _questions_of_file(path: Path) -> Iterator[EvaluationText]:
-    for block in blocks_of(path, Schema(str(path), [frozenset()], frozenset(QUESTION_COLUMNS))):
-        for row in rows_of(block):
-            if isinstance(row, Raw):
-                texts = (
-                    text for column in QUESTION_COLUMNS if column in row.value for text in _texts(row.value[column])
-                )
-                yield from (EvaluationText(text, row.file, row.line) for text in texts if text.strip())
 
 
 def _texts(value: Json) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Find the features that one prompt uses, and what shows each.
+"""Find the features of one prompt, and what shows each.
 
 Guarantees: tools are found by structure first, then by markers bound to the role (`tool_signs`); where a dataset's text
 cannot tell, its default holds. How tools travel is part of the feature: those that a request carries as `tools` are

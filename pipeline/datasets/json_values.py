@@ -20,7 +20,7 @@ BETWEEN = " \t\r\n"
 
 
 class BrokenJsonError(Exception):
-    """The text is no JSON from here on; names the record."""
+    """The text is no JSON from some record on."""
 
 
 def values_in(file: BinaryIO) -> Iterator[str]:
@@ -46,7 +46,7 @@ def values_in(file: BinaryIO) -> Iterator[str]:
 
 
 class _Window:
-    """A window on the file; the next value begins at `at`."""
+    """A window on the file; `at` is the next value."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -56,7 +56,7 @@ class _Window:
         self.at = 0
 
     def next_char(self) -> str:
-        """Return the next character but white space, or "" at the end."""
+        """Return the next character but white space, or ""."""
         while True:
             while self.at < len(self._held):
                 if (char := self._held[self.at]) not in BETWEEN:

@@ -1,4 +1,4 @@
-"""Select the rows of a dataset that are worth a generation.
+"""Select the rows of a dataset worth a generation.
 
 Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared. Of equal
 questions the first is kept. The draw depends only on the seed and the rows' ids. Both files are whole or absent. Memory
@@ -63,7 +63,7 @@ class Counts:
     rejected: Counter[Reject] = field(default_factory=Counter)
 
     def check(self) -> None:
-        """Raise PreparationError where a row is lost, or nothing is left."""
+        """Raise PreparationError where rows are lost or none left."""
         reasons = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
         if self.rows != self.prompts + self.rejected.total():
             raise PreparationError(f"{self.rows} rows became {self.prompts} prompts and {reasons}: please report it")
@@ -73,7 +73,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A row filter, a selection, and the number of worker processes."""
+    """A row filter, a selection, and the number of workers."""
 
     row_filter: RowFilter
     selection: Selection = Selection()
@@ -137,7 +137,7 @@ def first_of_each(
 def draw(
     candidates: Iterator[Candidate], selection: Selection, reject: Callable[[Rejected], None]
 ) -> Iterator[Candidate]:
-    """Yield all candidates, or `limit` of them, in the source's order.
+    """Yield `limit` candidates, or all, in the source's order.
 
     Those are taken whose ids hash lowest under the seed, so a smaller draw by the same seed is part of a larger one.
     The others are given to `reject`.
@@ -179,13 +179,13 @@ class Candidate:
     at: int
 
     def rejected(self, reason: Reject, detail: str) -> Rejected:
-        """Return the candidate as a rejected row; the row is the prompt."""
+        """Return the candidate's prompt as a rejected row."""
         return Rejected(self.id, reason, detail, self.file, self.at, object_of(self.line))
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """What each row must pass: the target's template, and no evaluation.
+    """What each row alone must pass.
 
     `target` has the template and the limit in tokens, `grams` the evaluation prompts; None checks nothing.
     """
@@ -231,13 +231,13 @@ def document(prompt: Prompt) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class TargetFormat:
-    """A target's format, and the most tokens of a prompt (None: any)."""
+    """A target's format, and its limit in tokens, if any."""
 
     fmt: Format
     most: int | None = None
 
     def fitted(self, prompt: Prompt) -> Prompt:
-        """Return the prompt, or as much of its beginning as fits.
+        """Return the prompt, or the longest prefix that fits.
 
         Raises RejectedError.
         """
@@ -277,7 +277,7 @@ class TargetFormat:
 
 @contextmanager
 def _refusals_as_rejections() -> Iterator[None]:
-    """Turn the format's refusal into the reason to reject the row."""
+    """Turn the format's refusal into a rejection."""
     try:
         yield
     except RefusedError as error:

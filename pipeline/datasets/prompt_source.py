@@ -1,4 +1,4 @@
-"""Read a dataset's rows, or prepared prompts, as a run's lines.
+"""Read rows or prepared prompts as a run's lines.
 
 Guarantees: every row of the source is one Prompt or one RefusedLine. Rows are counted from 1 over all files, so a row
 keeps its line wherever the files lie. Raises SourceError for a prepared prompt that names another dataset: its tools
@@ -55,7 +55,7 @@ def is_prepared(source: Path) -> bool:
 
 
 def size_of(dataset: str, source: Path) -> tuple[str, int]:
-    """Return a digest of the source, and the number of its rows.
+    """Return the source's digest, and its number of rows.
 
     The digest is of what the files hold, whatever they are called. Raises SourceError, OSError.
     """

@@ -223,7 +223,7 @@ _PUBLISHED: Sequence[Dataset] = (
 
 
 def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt | Rejected:
-    """Adapt a row by the first variant whose columns it has."""
+    """Adapt a row by the first variant it fits."""
     for variant in variants:
         if variant.columns <= raw.value.keys():
             return variant.adapt(raw)
@@ -276,7 +276,7 @@ def gathered(dataset: Dataset, blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def outcomes_of(dataset: Dataset, block: Block) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
-    """Yield each row of a block with the Prompt or Rejected it gives.
+    """Yield each row of a block with its outcome.
 
     The row is None where it could not be read.
     """
@@ -286,7 +286,7 @@ def outcomes_of(dataset: Dataset, block: Block) -> Iterator[tuple[Raw | None, Pr
 
 
 def prompts_of(name: str, source: Path | str) -> Iterator[Prompt | Rejected]:
-    """Yield every row of a source as a Prompt or a Rejected.
+    """Yield every row of a source, adapted or rejected.
 
     In order, each id once, in constant memory. `source` is a file, a folder, a glob or
     hub:REPO@COMMIT[:CONFIG[:SPLIT]]. Raises SourceError for an unknown dataset, an unreadable or empty source, or the

@@ -1,4 +1,4 @@
-"""Hold a dataset's row, and the reasons why one gives no prompt.
+"""Hold a dataset's row, or why it gives no prompt.
 
 Guarantees: a Rejected says where its row stands. A column's value of another type than published is refused by the
 column's name; nothing is converted but what the schema says is JSON in a string.
@@ -73,7 +73,7 @@ MEANINGS: Mapping[Reject, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that gives no prompt, where it stands, and why.
+    """A row without a prompt: where it stands, and why.
 
     `row` is what was read, where it could be read.
     """

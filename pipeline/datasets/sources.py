@@ -65,7 +65,7 @@ def blocks_of(source: Path | str, schema: Schema) -> Iterator[Block]:
 
 
 def files_of(source: str) -> list[Path]:
-    """Return the files that a path or a glob names, in order.
+    """Return the files that a path or glob names, sorted.
 
     Of a folder's files, only those of the first kind in `KINDS` that it has, hidden ones left out. Raises SourceError.
     """

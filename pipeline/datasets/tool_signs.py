@@ -193,7 +193,7 @@ def _signs_in_structure(messages: Sequence[JsonObject]) -> Iterator[ToolSign]:
 
 
 def kind_of(part: Json | JsonObject) -> str:
-    """Return the `type` of a message or of its part, or ""."""
+    """Return the `type` of a message or part, or ""."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     return kind if isinstance(kind, str) else ""
 
@@ -243,7 +243,7 @@ def without_code(text: str, *, whole: bool = False) -> str:
 
 
 def role_of(message: JsonObject) -> str:
-    """Return the role in lower case, its words joined by underscores."""
+    """Return the role in lower case, words joined by underscores."""
     role = message.get("role")
     return _plain_role(role) if isinstance(role, str) else ""
 

@@ -36,14 +36,14 @@ MAX_STRIPPED = 2
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Which control tokens a route counts; None where no answer says."""
+    """The control tokens that a route counts; None if unknown."""
 
     end: Json = None
     end_tools: Json = None
     close: Json = None
 
     def hidden(self, total: TokenSum) -> int | None:
-        """Return the tokens counted beside an answer's text; None if unknown."""
+        """Return the hidden tokens that are counted; None if unknown."""
         end = self.end_tools if total.section else self.end
         if (total.ended and not isinstance(end, bool)) or (total.think and not isinstance(self.close, bool)):
             return None
@@ -55,7 +55,7 @@ class Counting:
         return shown is not None and hidden is not None and total.counted == shown + hidden
 
     def unexplained(self, total: TokenSum) -> int | None:
-        """Return the counted tokens that neither text nor control tokens explain.
+        """Return the counted tokens that nothing known explains.
 
         None where a control token may explain them.
         """
@@ -84,7 +84,7 @@ def count_traits(observations: Sequence[Observation]) -> dict[TraitName, Learned
 
 
 def counting_of(traits: Mapping[TraitName, Learned]) -> Counting:
-    """Return how the route counts, as far as these traits say it."""
+    """Return how a route with these traits counts."""
     names = (TraitName.END_COUNTED, TraitName.END_COUNTED_TOOLS, TraitName.THINK_CLOSE_COUNTED)
     return Counting(*(traits[name].value if name in traits else None for name in names))
 
@@ -109,7 +109,7 @@ def end_trait(observations: Sequence[Observation]) -> Learned | None:
 
 
 def end_votes(observations: Sequence[Observation], *, thinking: bool) -> Iterator[Vote]:
-    """Vote on the end token, by ended answers without tool calls."""
+    """Vote on the end token by ended answers without calls."""
     for one in observations:
         total = one.sum
         if not one.ended or one.completion.tool_calls or not (thinking or one.opener is Opener.NOBODY):
@@ -168,7 +168,7 @@ def tool_end_votes(observations: Sequence[Observation], close: Json) -> Iterator
 
 
 def _vote_by_count(one: Observation, total: TokenSum, rest: int, values: Mapping[int, bool]) -> Vote:
-    """Vote for the value that `rest` tokens beside the text name.
+    """Vote for the value that `rest` tokens name.
 
     Abstain where white space that was added or stripped would explain the count as well.
     """
@@ -192,7 +192,7 @@ def native_traits(
 
     `count_native` is always there: where no answer says anything, its value is null and it proves nothing.
     """
-    votes = [pair for one in observations if (pair := _native_vote(one, counting)) is not None]
+    votes = [pair for one in observations if (pair := native_vote(one, counting)) is not None]
     lacks = []
     if (witnesses := sum(differs and vote.value is True for vote, differs in votes)) < WITNESSES:
         lacks.append(f"{witnesses} of {WITNESSES} answers would have another count if their text were encoded again")
@@ -204,8 +204,8 @@ def native_traits(
     return found if unclosed is None else {**found, TraitName.UNCLOSED: unclosed}
 
 
-def _native_vote(one: Observation, counting: Counting) -> tuple[Vote, bool] | None:
-    """Return a vote on `count_native`, and whether a recount would differ."""
+def native_vote(one: Observation, counting: Counting) -> tuple[Vote, bool] | None:
+    """Vote on `count_native`, and say whether a recount differs."""
     total = one.sum
     hidden = None if total is None else counting.hidden(total)
     if total is None or hidden is None:
@@ -227,7 +227,7 @@ def _native_vote(one: Observation, counting: Counting) -> tuple[Vote, bool] | No
 
 
 def unclosed_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
-    """Vote on the field of unclosed thinking, by answers cut in it."""
+    """Vote on the field that shows unclosed thinking."""
     for one in observations:
         reasoning, content = one.completion.reasoning or "", one.completion.content or ""
         if one.ended is not False or bool(reasoning) == bool(content) or one.completion.tool_calls:

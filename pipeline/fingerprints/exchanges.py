@@ -1,4 +1,4 @@
-"""Read recorded exchanges with hosted APIs, one JSON object a line.
+"""Read recorded exchanges with hosted APIs, one a line.
 
 Guarantees: a line that is no exchange is reported with its number and does not affect the others. Keys that are read:
 id, fidelity, endpoint, provider, model, status, stream, request, body (as sent); others (source, headers) are ignored.
@@ -18,7 +18,7 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 
 class Fidelity(StrEnum):
-    """Part of an answer that a copy may show as it was sent."""
+    """Part of an answer that a copy may show unaltered."""
 
     TEXT = "text"
     SPACE = "space"
@@ -54,7 +54,7 @@ class ExchangesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer; `carries` is what the copy shows."""
+    """One request and its answer, as the copy shows them."""
 
     id: str
     carries: frozenset[Fidelity]
@@ -100,22 +100,20 @@ def read_exchanges(path: Path) -> Iterator[Exchange | BadLine]:
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                if raw.strip():
-                    yield _read(raw, number)
+                if not raw.strip():
+                    continue
+                try:
+                    line: Exchange | BadLine = exchange_of(object_of(raw))
+                except RefusedError as error:
+                    line = BadLine(number, error.refusal.detail)
+                except RecursionError:
+                    line = BadLine(number, "the line is nested too deeply")
+                except ValueError as error:
+                    line = BadLine(number, str(error))
+                yield line
     except OSError as error:
         message = f"{path}: no exchanges can be read there ({error.strerror}). Name a file with one exchange a line"
         raise ExchangesError(f"{message}.") from None
-
-
-def _read(raw: bytes, number: int) -> Exchange | BadLine:
-    try:
-        return exchange_of(object_of(raw))
-    except RefusedError as error:
-        return BadLine(number, error.refusal.detail)
-    except RecursionError:
-        return BadLine(number, "the line is nested too deeply")
-    except ValueError as error:
-        return BadLine(number, str(error))
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {

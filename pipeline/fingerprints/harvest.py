@@ -25,7 +25,7 @@ BROKEN = (RefusedError, UnicodeError, RecursionError)
 
 @dataclass(slots=True)
 class Harvest:
-    """What the lines gave; mutable while they are read and learned from."""
+    """What the lines gave; mutable while they are learned from."""
 
     answers: list[Observation] = field(default_factory=list)
     skipped: Counter[Skipped] = field(default_factory=Counter)
@@ -100,7 +100,7 @@ def harvest(lines: Iterable[Exchange | BadLine], formats: Mapping[str, Format]) 
 
 
 def skipped_by(error: Exception) -> Skipped:
-    """Return the reason to skip an answer that raised one of `BROKEN`."""
+    """Return why an answer that raised this is skipped."""
     why = str(error.refusal.reason) if isinstance(error, RefusedError) else type(error).__name__
     return Skipped("its text or its request has no reading", why)
 

@@ -81,7 +81,7 @@ def learn(found: Harvest) -> list[LearnedFingerprint]:
 
 
 def _learn_route(found: Harvest, route: RouteKey, observations: Sequence[Observation]) -> LearnedFingerprint:
-    """Learn from all answers, or only from those that break nothing.
+    """Learn from all answers that can be learned from.
 
     Each is tried alone only where learning from all of them fails.
     """

@@ -44,7 +44,7 @@ def prefix_trait(observations: Sequence[Observation], *, tools: bool) -> Learned
     costs, so nothing is proven.
     """
     chosen = [one for one in observations if one.tools_sent == tools and one.carries(Fidelity.TEXT)]
-    votes = [vote for one in chosen if (vote := _prefix_vote(one)) is not None]
+    votes = [vote for one in chosen if (vote := prefix_vote(one)) is not None]
     learned = tally(sorted(votes, key=lambda vote: isinstance(vote.value, int)))
     if learned is None:
         return None
@@ -58,7 +58,7 @@ def prefix_trait(observations: Sequence[Observation], *, tools: bool) -> Learned
     return learned.lacking(lacks)
 
 
-def _prefix_vote(one: Observation) -> Vote | None:
+def prefix_vote(one: Observation) -> Vote | None:
     """Vote for the control tokens before our rendering.
 
     The value is a list of their names, or the number of tokens more where no name explains it.
@@ -155,7 +155,7 @@ def _junk_logprobs(one: Observation) -> str:
 
 
 def turn_end_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
-    """Vote on the end token, by ids, where a family has several."""
+    """Vote on the end token where a family has several."""
     for one in observations:
         ids, ends = one.completion.token_ids, end_ids(one.fmt)
         if ids and len(ends) > 1 and ids[-1] in ends:
@@ -165,7 +165,7 @@ def turn_end_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
 
 
 def think_lead_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
-    """Vote on the text a model writes before `<think>`, by ids."""
+    """Vote on what a model writes before `<think>`."""
     for one in observations:
         ids, begin = one.completion.token_ids, opening(one.fmt)
         if ids and len(begin) > 1 and one.fmt.think_open_id in ids:

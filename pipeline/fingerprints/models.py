@@ -1,4 +1,4 @@
-"""Map a hosted model's slug to the format it answers in.
+"""Map a hosted model's slug to its format.
 
 Guarantees: one table, matched against the whole slug without owner and variant. A model that is not in it has no
 format, and is never read with another model's. Derived models (distillates, fine-tunes) are not in it.
@@ -86,14 +86,14 @@ _COMPILED = tuple((re.compile(pattern), model) for pattern, model in MODELS)
 
 
 def model_of(slug: str) -> Model | None:
-    """Return the table's entry for a slug, if there is one."""
+    """Return the table's entry for a slug, if any."""
     last = slug.lower().rsplit("/", 1)[-1]
     names = (last, last.rsplit(":", 1)[0])
     return next((model for name in names for pattern, model in _COMPILED if pattern.fullmatch(name)), None)
 
 
 def formats_on(given: Mapping[str, Format]) -> dict[str, Format]:
-    """Return the given formats and their siblings on the same vocabulary.
+    """Return these formats and their siblings on the same vocabulary.
 
     A sibling has no chat template: the one beside the vocabulary is the named format's.
     """

@@ -1,4 +1,4 @@
-"""Read an exchange as one model's answer, and add up its tokens.
+"""Read an exchange as one model's answer, with its tokens.
 
 Guarantees: an exchange is observed, or skipped with a reason that can be counted. The text is encoded as it came,
 segment by segment. An answer whose text cannot be all that was emitted (U+FFFD, fields out of order, a marker that may
@@ -32,7 +32,7 @@ RouteKey: TypeAlias = tuple[str, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An exchange that was skipped: the reason, and what caused it."""
+    """Why an exchange was skipped, and what caused it."""
 
     reason: str
     of: str = ""
@@ -95,7 +95,7 @@ class Observation:
 
     @property
     def route(self) -> RouteKey:
-        """The answer's route; an API that names no provider is its own."""
+        """The answer's route; without a provider, the API is it."""
         answer, exchange = self.completion, self.exchange
         provider = answer.provider or exchange.provider or re.split("[/:]", exchange.endpoint)[0]
         return provider, answer.model or exchange.model, exchange.stream
@@ -134,7 +134,7 @@ class Observation:
 
 
 def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
-    """Return the answer in its model's format, or why it is skipped.
+    """Return the answer in its format, or why skipped.
 
     Raises RefusedError, UnicodeError or RecursionError for text that has no tokens or is nested too deeply.
     """
@@ -157,7 +157,7 @@ def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | 
 
 
 def _without_answer(exchange: Exchange) -> Skipped | None:
-    """Return why an exchange is no answer that can be read."""
+    """Return why an exchange has no answer to read."""
     if exchange.request is None or "messages" not in exchange.request:
         return Skipped("no chat completion was asked for", exchange.endpoint or "no endpoint")
     if exchange.status != OK:
@@ -169,7 +169,7 @@ def _without_answer(exchange: Exchange) -> Skipped | None:
 
 def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Model) -> Observation:
     request = exchange.request or {}
-    opener = _opener(request, completion, fmt, model)
+    opener = opener_of(request, completion, fmt, model)
     try:
         is_ended = ended(completion)
     except RefusedError:
@@ -184,7 +184,7 @@ def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Mo
         ended=is_ended,
         sum=found if isinstance(found, TokenSum) else None,
         why_no_sum=found if isinstance(found, str) else "",
-        prompt_ids=_prompt_ids(exchange.id, request, fmt, model),
+        prompt_ids=rendered_prompt(exchange.id, request, fmt, model),
     )
 
 
@@ -192,7 +192,7 @@ def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Mo
 
 
 def requested_thinking(request: JsonObject) -> bool | None:
-    """Return whether the request asks for thinking, in any API's way.
+    """Return whether a request of any API asks for thinking.
 
     None where it says nothing, or contradicts itself.
     """
@@ -214,7 +214,7 @@ def hides_reasoning(request: JsonObject) -> bool:
     return request.get("include_reasoning") is False or (isinstance(options, dict) and options.get("exclude") is True)
 
 
-def _opener(request: JsonObject, completion: Completion, fmt: Format, model: Model) -> Opener | None:
+def opener_of(request: JsonObject, completion: Completion, fmt: Format, model: Model) -> Opener | None:
     """Return who opened the reasoning.
 
     None where an answer without any may have thought.
@@ -231,8 +231,8 @@ _CHANGES_PROMPT = frozenset({"response_format", "functions", "function_call", "s
 """Keys of a request with which servers render a prompt in ways that are not known here."""
 
 
-def _prompt_ids(identity: str, request: JsonObject, fmt: Format, model: Model) -> Ids | None:
-    """Render the prompt; None where it is not known to be the model's."""
+def rendered_prompt(identity: str, request: JsonObject, fmt: Format, model: Model) -> Ids | None:
+    """Return the prompt's ids; None where they are not known."""
     if not model.renders or _CHANGES_PROMPT & request.keys():
         return None
     requested = requested_thinking(request)
@@ -261,7 +261,7 @@ def _sum(
     opener: Opener | None,
     end: bool | None,  # noqa: FBT001 — as in `Observation`
 ) -> TokenSum | str:
-    """Return the sum of an answer, or why its text is not all of it."""
+    """Return the sum of an exchange, or why none."""
     request = exchange.request or {}
     called, form = bool(completion.tool_calls), id_form(completion)
     forced = request.get("tool_choice") not in (None, "auto")
@@ -298,7 +298,7 @@ def id_form(completion: Completion) -> str:
 def sum_of(
     completion: Completion, fmt: Format, opener: Opener, *, ended: bool, raw_markers: bool, prefix_cut: bool
 ) -> TokenSum | str:
-    """Return the sum of an answer, or why it has none.
+    """Return the sum of an answer, or why none.
 
     `raw_markers`: markers in its content are its tool calls' own, as no `tools` were sent. `prefix_cut`: ids of its
     calls lost `functions.`.
@@ -317,7 +317,7 @@ def sum_of(
 
 
 def _why_incomplete(completion: Completion, opener: Opener, *, ended: bool) -> str:
-    """Return why the text is not all that was emitted, or ""."""
+    """Return why the text is not everything emitted, or ""."""
     (reasoning, content), calls = texts(completion), completion.tool_calls
     rank = {"reasoning": 0, "content": 1, "tool_calls": 2}
     pairs = pairwise(completion.deltas or ())

@@ -45,7 +45,7 @@ def shown_traits(observations: Sequence[Observation], counting: Counting, *, str
 
 
 class Edge(StrEnum):
-    """Where white space may stand beside a control token, in words."""
+    """A place beside a control token, in words."""
 
     REASONING_START = "the start of reasoning"
     REASONING_END = "the end of reasoning"
@@ -56,7 +56,7 @@ class Edge(StrEnum):
 def seam_trait(observations: Sequence[Observation], counting: Counting) -> Learned | None:
     """Learn whether white space beside control tokens is kept."""
     whole = [one for one in observations if one.carries(Fidelity.TEXT, Fidelity.SPACE) and one.ended]
-    learned = tally(vote for one in whole if (vote := _seam_vote(one, counting)) is not None)
+    learned = tally(vote for one in whole if (vote := seam_vote(one, counting)) is not None)
     if learned is None or learned.value != "kept":
         return learned
     closing = [one for one in whole if one.sum is not None and counting.unexplained(one.sum) == 0]
@@ -67,7 +67,8 @@ def seam_trait(observations: Sequence[Observation], counting: Counting) -> Learn
     return learned.lacking(lacks)
 
 
-def _seam_vote(one: Observation, counting: Counting) -> Vote | None:
+def seam_vote(one: Observation, counting: Counting) -> Vote | None:
+    """Vote on white space; None where nothing tells."""
     rest = None if one.sum is None else counting.unexplained(one.sum)
     if one.sum is not None and rest is not None and rest < 0 and rest == -one.sum.space:
         return one.vote("added", f"{-rest} tokens fewer were counted than its white space makes")
@@ -79,7 +80,7 @@ def _seam_vote(one: Observation, counting: Counting) -> Vote | None:
 
 
 def _lacks_of_edges(whole: Sequence[Observation], closing: Sequence[Observation]) -> Iterator[str]:
-    """Name the edges at which too few answers show white space.
+    """Name the edges where too few answers show white space.
 
     A count says nothing of an edge where none was seen: `.` and `.` with a line feed are one token each, and where some
     models always write line feeds, a route that strips them looks like one that counts a control token more.
@@ -162,7 +163,7 @@ def delta_votes(observations: Sequence[Observation], counting: Counting) -> Iter
 
 
 def _are_tokens_by_count(one: Observation, counting: Counting) -> bool:
-    """Whether each delta is a token and their number closes the count.
+    """Whether deltas are tokens whose number closes the count.
 
     Which token is not certain: half a character may stand in the delta before.
     """
@@ -193,7 +194,7 @@ _CALL_ID = re.compile(r"functions\.[\w.-]+:\d+")
 
 
 def marker_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
-    """Vote on what becomes of markers of calls that no parser reads.
+    """Vote on what becomes of unparsed calls' markers.
 
     By answers to prompts that declare tools in a message of their own, with no `tools` sent.
     """
@@ -213,7 +214,7 @@ def marker_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
 
 
 def leak_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
-    """Vote on control tokens' names in text, where `tools` were sent."""
+    """Vote on control tokens' names in answers to `tools`."""
     for one in observations:
         if not one.tools_sent or not one.carries(Fidelity.TEXT):
             continue

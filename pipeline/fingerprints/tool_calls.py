@@ -60,7 +60,7 @@ def argument_votes(called: Sequence[Observation], counting: Counting) -> Iterato
 
 
 def _vote_by_count(one: Observation, unexplained: set[int]) -> Vote:
-    """Vote by the ways to write the arguments that close the count.
+    """Vote by which way to write arguments closes the count.
 
     `unexplained`: tokens that the arguments as shown do not explain, in each way that the route may count.
     """
@@ -96,7 +96,7 @@ def _written(call: ToolCall) -> list[str]:
 
 
 def _added(one: Observation) -> set[int]:
-    """Return how many tokens more each other way to write takes.
+    """Return how many more tokens each other way takes.
 
     All calls are written in the same way. A way whose text has no tokens (half a surrogate pair, written out) cannot
     be the model's, and is left out.

@@ -39,7 +39,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A trait, the votes against it, and what its proof lacks."""
+    """A trait, votes against it, and what its proof lacks."""
 
     trait: Trait
     against: tuple[Vote, ...] = ()
@@ -51,7 +51,7 @@ class Learned:
         return self.trait.value
 
     def lacking(self, lacks: Iterable[str]) -> Learned:
-        """Return the same with more lacks; with any, it is unproven."""
+        """Return the trait, unproven if its proof lacks anything."""
         missing = (*self.lacks, *lacks)
         return replace(self, trait=replace(self.trait, proven=not missing), lacks=missing)
 

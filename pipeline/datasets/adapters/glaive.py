@@ -76,7 +76,7 @@ def conversation(row: JsonObject) -> Messages:
 
 
 def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
-    """Return the turns that can be read for certain, and the tools."""
+    """Return the turns that are certain, and the tools."""
     text = text_in(row, "system").removeprefix("SYSTEM:").strip()
     before, offer, functions = text.partition(OFFER)
     tools = declared(_objects(functions)) if offer else []
@@ -124,7 +124,7 @@ def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
 
 
 def _turn(head: str, text: str, number: int, known: set[str]) -> JsonObject | None:
-    """Return a turn; None where it cannot be read for certain.
+    """Return a turn, or None where it is not certain.
 
     The conversation ends before such a turn.
     """
@@ -213,7 +213,7 @@ def result_turn(text: str) -> JsonObject:
 
 
 def without_loose_ends(turns: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return the turns before the first call or result without the other.
+    """Return the turns before an unpaired call or result.
 
     Results get the ids of their calls.
     """

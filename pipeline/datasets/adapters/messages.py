@@ -8,7 +8,7 @@ from __future__ import annotations
 from pipeline.base.prompts import prompt_of
 from pipeline.datasets.conversation import identity
 from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, parsed
-from pipeline.records import Json, JsonObject, Prompt, RefusedError
+from pipeline.records import Json, Prompt, RefusedError
 
 NAME = "messages"
 COLUMNS, MORE = frozenset({"messages"}), frozenset({"id", "tools", "functions", "thinking", "dataset"})
@@ -31,7 +31,12 @@ def adapt(raw: Raw) -> Prompt:
         tools = [{"type": "function", "function": dict(one)} for one in objects(functions, "functions")]
     messages = row.get("messages")
     if isinstance(messages, list):
-        messages = [_without_nulls(message) if isinstance(message, dict) else message for message in messages]
+        messages = [
+            {key: value for key, value in message.items() if value is not None or key == "content"}
+            if isinstance(message, dict)
+            else message
+            for message in messages
+        ]
     line: dict[str, Json] = {
         "id": str(own) if isinstance(own, int) else own or identity(NAME, None, row.get("messages"), row.get("tools")),
         "messages": messages,
@@ -43,7 +48,3 @@ def adapt(raw: Raw) -> Prompt:
         return prompt_of(line)
     except RefusedError as error:
         raise RejectedError(Reject.WRONG_SHAPE, error.refusal.detail) from None
-
-
-def _without_nulls(message: JsonObject) -> dict[str, Json]:
-    return {key: value for key, value in message.items() if value is not None or key == "content"}

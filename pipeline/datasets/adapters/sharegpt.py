@@ -92,7 +92,7 @@ def chunk_of(row: JsonObject) -> tuple[str, int] | None:
 
 
 def join(chunks: Sequence[Raw]) -> Iterator[tuple[Raw, str | None]]:
-    """Join chunks of one conversation, in order of their offsets from 0.
+    """Join chunks of one conversation, sorted by offset.
 
     Yields the whole conversation first, then each other chunk, with None where its turns stand in the whole, else why
     they do not.
@@ -102,24 +102,17 @@ def join(chunks: Sequence[Raw]) -> Iterator[tuple[Raw, str | None]]:
     for chunk in chunks[1:]:
         more, found = objects_in(chunk.value, "conversations"), chunk_of(chunk.value)
         offset = found[1] if found else 0
-        why_apart = _why_apart(turns[offset:], more, offset - len(turns))
-        others.append((chunk, why_apart or None))
-        if not why_apart:
-            turns.extend(more[len(turns) - offset :])
+        shared, gap = turns[offset:], offset - len(turns)
+        if gap > 0:
+            others.append((chunk, f"{gap} messages before it are not in the source"))
+        elif [_speech(turn) for turn in shared[: len(more)]] != [_speech(turn) for turn in more[: len(shared)]]:
+            why = "it says another thing than the chunk before it, where both hold the same message"
+            others.append((chunk, why))
+        else:
+            others.append((chunk, None))
+            turns.extend(more[len(shared) :])
     yield Raw({**first.value, "conversations": list(map(dict, turns))}, first.file, first.line), None
     yield from others
-
-
-def _why_apart(shared: Sequence[JsonObject], more: Sequence[JsonObject], gap: int) -> str:
-    """Return why a chunk does not continue the turns so far, or "".
-
-    `shared` are the turns that it should repeat; `gap` is how many messages are missing before it.
-    """
-    if gap > 0:
-        return f"{gap} messages before it are not in the source"
-    if [_speech(turn) for turn in shared[: len(more)]] != [_speech(turn) for turn in more[: len(shared)]]:
-        return "it says another thing than the chunk before it, where both hold the same message"
-    return ""
 
 
 def _speech(turn: JsonObject) -> tuple[object, object]:
@@ -183,27 +176,22 @@ def _read_joined(groups: Iterable[Sequence[tuple[int, int, str, int, bytes]]]) -
         rows = [Raw(_stored(row), file, line) for _, _, file, line, row in group]
         if len(rows) == 1 or group[0][1] > 0:
             yield from rows
-        else:
-            yield from _joined(rows)
+            continue
+        (whole, _), *others = join(rows)
+        yield whole
+        for raw, why_apart in others:
+            row_id = identity(NAME, raw.value["id"])
+            if why_apart is None:
+                part_of = f"part of {identity(NAME, whole.value['id'])}"
+                yield Rejected(row_id, Reject.JOINED, part_of, raw.file, raw.line)
+            else:
+                yield Rejected(row_id, Reject.NO_BEGINNING, why_apart, raw.file, raw.line, raw.value)
 
 
 def _stored(row: bytes) -> JsonObject:
-    """Read a row that was stored here, so that no key stands twice."""
+    """Read a row that was stored here."""
     try:
         value: dict[str, Any] = orjson.loads(row)
     except orjson.JSONDecodeError:  # half a surrogate pair, which was written as an escape
         value = json.loads(row)
     return value
-
-
-def _joined(rows: Sequence[Raw]) -> Iterator[Raw | Rejected]:
-    """Yield the whole conversation, then each other chunk, rejected."""
-    (whole, _), *others = join(rows)
-    yield whole
-    for raw, why_apart in others:
-        row_id = identity(NAME, raw.value["id"])
-        if why_apart is None:
-            part_of = f"part of {identity(NAME, whole.value['id'])}"
-            yield Rejected(row_id, Reject.JOINED, part_of, raw.file, raw.line)
-        else:
-            yield Rejected(row_id, Reject.NO_BEGINNING, why_apart, raw.file, raw.line, raw.value)

@@ -95,7 +95,7 @@ def _prompt(name: str, row_id: str, turns: Sequence[JsonObject]) -> Prompt:
 
 
 def before_loose_end(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """Return the turns before the first call or result without the other.
+    """Return the turns before an unpaired call or result.
 
     A call must be answered before the next turn.
     """
@@ -133,7 +133,7 @@ def _smith_turn(turn: JsonObject) -> JsonObject:
 
 
 def _smith_content(content: Json) -> str | None:
-    """Return a text, or the text of a list of one part.
+    """Return the content's text, or its only part's.
 
     Raises RejectedError(WRONG_SHAPE).
     """

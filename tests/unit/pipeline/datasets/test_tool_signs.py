@@ -111,7 +111,7 @@ def test_a_system_text_declares_tools(role: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["context", "instructions", ""])
-def test_a_role_that_templates_print_as_the_systems_declares_tools(role: str) -> None:
+def test_a_role_that_templates_print_as_system_declares_tools(role: str) -> None:
     assert DECLARED == kinds(said(role, f"<tools>\n{BAKE}\n</tools>"), ASKED)
 
 
