@@ -155,7 +155,7 @@ def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
     """
     paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in KINDS)
     found: list[EvaluationText] = []
-    silent: list[str] = []
+    without: list[str] = []
     for path in paths:
         schema = Schema(str(path), [frozenset()], frozenset(QUESTION_COLUMNS))
         rows = (row for block in blocks_of(path, schema) for row in rows_of(block) if isinstance(row, Raw))
@@ -167,13 +167,13 @@ def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
             if text.strip()
         ]
         found += texts
-        silent += [] if texts else [str(path)]
+        without += [] if texts else [str(path)]
     if not found:
         what = "no file in it asks anything" if folder.exists() else "there is no such folder"
         raise SourceError(
             f"{folder}: {what} ({', '.join(QUESTION_COLUMNS[:6])}, messages …). Give a folder of evaluation prompts"
         )
-    return found, silent
+    return found, without
 
 
 def _texts(value: Json) -> Iterator[str]:

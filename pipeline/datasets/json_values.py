@@ -28,7 +28,7 @@ def values_in(file: BinaryIO) -> Iterator[str]:
 
     Raises BrokenJsonError.
     """
-    text = _Window(file)
+    text = _JsonWindow(file)
     array = text.next_char() == "["
     text.at += array
     for number in range(1, 1 << 62):
@@ -45,7 +45,7 @@ def values_in(file: BinaryIO) -> Iterator[str]:
         raise BrokenJsonError(f"text follows the array of {number - 1} records")
 
 
-class _Window:
+class _JsonWindow:
     """A window on the file; `at` is the next value."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -13,7 +13,6 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -88,29 +87,21 @@ def files_of(source: str) -> list[Path]:
 
 def _file_blocks(source: str, schema: Schema) -> Iterator[Block]:
     for path in files_of(source):
-        with _source_errors(path), path.open("rb") as file:
-            start = file.read(4)
-            file.seek(0)
-            if start == b"PAR1":
-                yield from _parquet_blocks(path, file, schema)
-            else:
-                yield from _json_blocks(path, file, schema)
-
-
-@contextmanager
-def _source_errors(path: Path) -> Iterator[None]:
-    """Turn errors of reading into SourceError about the file."""
-    try:
-        yield
-    except BrokenJsonError as error:
-        raise SourceError(f"{path}: {error}. Nothing behind that can be read: fetch or write the file again") from None
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if type(error).__module__.partition(".")[0] != "pyarrow":
-            raise
-        why = str(error).rstrip(".")
-        raise SourceError(f"{path} is no whole Parquet file: {why}. Fetch or write it again") from None
+        try:
+            with path.open("rb") as file:
+                is_parquet = file.read(4) == b"PAR1"
+                file.seek(0)
+                yield from _parquet_blocks(path, file, schema) if is_parquet else _json_blocks(path, file, schema)
+        except BrokenJsonError as error:
+            message = f"{path}: {error}. Nothing behind that can be read: fetch or write the file again"
+            raise SourceError(message) from None
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            if type(error).__module__.partition(".")[0] != "pyarrow":
+                raise
+            why = str(error).rstrip(".")
+            raise SourceError(f"{path} is no whole Parquet file: {why}. Fetch or write it again") from None
 
 
 def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
