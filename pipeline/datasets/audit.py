@@ -1,7 +1,8 @@
-"""The audit of a whole source: how many rows use what, with the first of each as evidence to look at.
+"""Count which features a whole source uses.
 
-Guarantees: rows are prompts and rejected rows, counted both; memory does not grow with them; the digest is that of the
-audit's canonical JSON, in which a hash over every row's own line binds the rows. Refuses a source that gives no prompt.
+Guarantees: each row is counted as a prompt or a rejected row, and the first rows of each feature are named as evidence.
+Memory does not grow with the rows. The digest is that of the audit's canonical JSON, in which a hash over every row's
+own line binds the rows. Raises AuditError for a source that gives no prompt.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeAlias
 
-from pipeline.base.disk_sets import DiskSet as SeenKeys
+from pipeline.base.disk_sets import DiskSet
 from pipeline.base.json_lines import canonical, line_of
 from pipeline.base.processes import map_in_order
 from pipeline.base.prompts import RefusedLine
@@ -32,64 +33,64 @@ FIRST = 3
 """Rows of each feature that are named as evidence."""
 
 Findings: TypeAlias = "dict[Feature, tuple[str, str]]"
-"""Each feature of a row with the first thing that shows it, and where."""
+"""Each feature of a row, with the first thing that shows it, and where."""
 
 
 class AuditError(Exception):
-    """A source that gives no prompt to audit."""
+    """A source gives no prompt to audit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedRow:
-    """One row: what was found in it, and why it is no prompt where it is none."""
+    """What one row uses, or why it was rejected."""
 
     id: str | None
     found: Findings = field(default_factory=dict)
     rejected: str = ""
 
     def line(self) -> bytes:
-        """The row as one line of JSON."""
+        """Return the row as one line of JSON."""
         row: dict[str, Json] = {"id": self.id, "features": [*sorted(self.found)]}
         return line_of(row | {"rejected": self.rejected} if self.rejected else row)
 
 
 @dataclass(frozen=True, slots=True)
 class Auditor:
-    """How rows are looked at: as whose dataset, with tools travelling how, for control tokens of which formats."""
+    """How rows are audited.
+
+    As rows of `dataset`, with tools that travel as `tools` says, for control tokens of the formats of `spelled`.
+    """
 
     dataset: str
     tools: ToolMode
     spelled: ControlText
 
     def prompt(self, prompt: Prompt) -> AuditedRow:
-        """What one prompt uses."""
+        """Audit one prompt."""
+        findings = [*findings_in(prompt, self.tools, defaults_of(prompt.dataset, self.dataset)), *shape_of(prompt)]
+        if (spelled := self.spelled.first_in(prompt)) is not None:
+            findings.append(Finding(Feature.SPECIAL_TEXT, f"it spells {spelled[0]}", spelled[1]))
         found: Findings = {}
-        for seen in self._seen(prompt):
-            found.setdefault(seen.feature, (seen.what, seen.where))
+        for finding in findings:
+            found.setdefault(finding.feature, (finding.what, finding.where))
         return AuditedRow(prompt.id, found)
 
     def line(self, line: Prompt | RefusedLine | Rejected) -> AuditedRow:
-        """The same of what may be no prompt."""
+        """Audit a line that may be no prompt."""
         if isinstance(line, Prompt):
             return self.prompt(line)
         if isinstance(line, RefusedLine):
             return AuditedRow(line.id, rejected=str(line.refusal.reason))
         own = (line.row or {}).get("id") if line.id is None else line.id
-        return AuditedRow(own if isinstance(own, str) else None, _glimpsed(line), str(line.reason))
+        return AuditedRow(own if isinstance(own, str) else None, _signs_in_rejected(line), str(line.reason))
 
     def answers(self, dataset: Dataset, block: Block) -> list[AuditedRow]:
-        """One a row of the block, in order."""
+        """Audit every row of a block, in order."""
         return [self.line(outcome) for _, outcome in outcomes_of(dataset, block)]
 
-    def _seen(self, prompt: Prompt) -> Iterator[Finding]:
-        yield from findings_in(prompt, self.tools, defaults_of(prompt.dataset, self.dataset))
-        yield from shape_of(prompt)
-        if (found := self.spelled.first_in(prompt)) is not None:
-            yield Finding(Feature.SPECIAL_TEXT, f"it spells {found[0]}", found[1])
 
-
-def _glimpsed(rejected: Rejected) -> Findings:
-    """The signs of tools in a row that is no prompt but has messages, so that its own line does not hide them."""
+def _signs_in_rejected(rejected: Rejected) -> Findings:
+    """Return the signs of tools in a rejected row's messages."""
     messages = (rejected.row or {}).get("messages")
     if not isinstance(messages, list):
         return {}
@@ -99,14 +100,14 @@ def _glimpsed(rejected: Rejected) -> Findings:
 
 @cache
 def defaults_of(*datasets: str) -> frozenset[Feature]:
-    """What a dataset's text cannot tell: by the row's own dataset, and by the one that was named."""
+    """Return the default features of these datasets."""
     known = (DATASETS[name].defaults for name in datasets if name in DATASETS)
     return frozenset(Feature(feature) for features in known for feature in features)
 
 
 @dataclass(slots=True)
 class FeatureRows:
-    """A feature's rows: how many, and the first of them."""
+    """How many rows have a feature, and the first ones."""
 
     rows: int = 0
     first: list[dict[str, Json]] = field(default_factory=list)
@@ -141,16 +142,25 @@ class Audit:
                 found.first.append({"row": self.rows, "id": row.id, "what": what, "where": where})
 
     def document(self) -> dict[str, Json]:
-        """The audit as plain JSON; where the source lies is no part of it."""
+        """Return the audit as plain JSON, without the source's place."""
+        prompts = self.prompts
+        features: dict[str, Json] = {
+            str(feature): {
+                "rows": found.rows,
+                "share": round(found.rows / max(prompts, 1), 6),
+                "first": [*found.first],
+            }
+            for feature, found in sorted(self.features.items())
+        }
         return {
             "audit": 1,
             "dataset": self.auditor.dataset,
             "tools": str(self.auditor.tools),
             "special_text_of": [*self.auditor.spelled.formats],
             "rows": self.rows,
-            "prompts": self.prompts,
+            "prompts": prompts,
             "rejected": dict(sorted(self.rejected.items())),
-            "features": {str(feature): self._feature(found) for feature, found in sorted(self.features.items())},
+            "features": features,
             "rows_sha256": self._lines.hexdigest(),
         }
 
@@ -159,26 +169,22 @@ class Audit:
         """The digest of the document."""
         return hashlib.sha256(canonical(self.document())).hexdigest()
 
-    def _feature(self, found: FeatureRows) -> dict[str, Json]:
-        return {"rows": found.rows, "share": round(found.rows / max(self.prompts, 1), 6), "first": [*found.first]}
-
     def check(self) -> None:
-        """Raises AuditError where nothing could be looked at."""
+        """Raise AuditError where no row gives a prompt."""
         if not self.prompts:
-            told = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
-            raise AuditError(f"none of {self.rows} rows gives a prompt ({told or 'there are none'})")
+            reasons = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
+            raise AuditError(f"none of {self.rows} rows gives a prompt ({reasons or 'there are none'})")
 
 
 def audited_rows(auditor: Auditor, dataset: Dataset, source: Path | str, workers: int = 1) -> Iterator[AuditedRow]:
-    """Every row of the source, in order; a row that says an earlier row's id again is rejected, as `prompts_of` does.
+    """Audit every row of a source, in order.
 
-    Raises SourceError, WorkerError.
+    A row with an earlier row's id is rejected, as `prompts_of` does. Raises SourceError, WorkerError.
     """
     with ExitStack() as stack:
         blocks = gathered(dataset, blocks_of(source, dataset.schema))
-        work = _Work(auditor, dataset)
-        answers = stack.enter_context(closing(map_in_order(blocks, work, workers)))
-        ids = stack.enter_context(closing(SeenKeys()))
+        answers = stack.enter_context(closing(map_in_order(blocks, partial(auditor.answers, dataset), workers)))
+        ids = stack.enter_context(closing(DiskSet()))
         for row in (row for block in answers for row in block):
             if row.rejected or row.id is None or ids.add(row.id):
                 yield row
@@ -186,17 +192,8 @@ def audited_rows(auditor: Auditor, dataset: Dataset, source: Path | str, workers
                 yield AuditedRow(row.id, rejected=Reject.REPEATED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    auditor: Auditor
-    dataset: Dataset
-
-    def __call__(self, block: Block) -> list[AuditedRow]:
-        return self.auditor.answers(self.dataset, block)
-
-
 def audit_of(auditor: Auditor, lines: Iterable[Prompt | RefusedLine | Rejected]) -> Audit:
-    """The audit of lines that are about to be asked."""
+    """Return the audit of a run's lines."""
     audit = Audit(auditor)
     for line in lines:
         audit.take(auditor.line(line))

@@ -1,4 +1,4 @@
-"""Records of a file in blocks that a worker can be handed: lines of JSON, a batch of Arrow, or rows read already.
+"""Hold a source's records in blocks for worker processes.
 
 Guarantees: each record comes out as one Raw or one Rejected, which says where it stands; memory is that of a block.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinesBlock:
-    """Lines of JSON; `first` is the number of the first."""
+    """Lines of JSON, numbered from `first`."""
 
     file: str
     first: int
@@ -29,7 +29,7 @@ class LinesBlock:
 
 @dataclass(frozen=True, slots=True)
 class ArrowBlock:
-    """Some records of a Parquet file as an Arrow stream."""
+    """Records of a Parquet file as an Arrow stream."""
 
     file: str
     first: int
@@ -38,14 +38,14 @@ class ArrowBlock:
 
 @dataclass(frozen=True, slots=True)
 class RowsBlock:
-    """What was read in this process: items of an array, a hub's rows, joined conversations."""
+    """Rows that were read already, as a hub's."""
 
     data: tuple[Raw | Rejected, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SpilledBlock:
-    """What was put aside and only has to be read again, which `read` does in whatever process the block is in."""
+    """Data that `read` reads again, in any process."""
 
     data: tuple[Any, ...]
     read: Callable[[tuple[Any, ...]], Iterator[Raw | Rejected]]
@@ -55,7 +55,7 @@ Block: TypeAlias = LinesBlock | ArrowBlock | RowsBlock | SpilledBlock
 
 
 def rows_of(block: Block) -> Iterator[Raw | Rejected]:
-    """Every record of the block, in order. Blank lines are none."""
+    """Yield every record of the block but blank lines."""
     if isinstance(block, RowsBlock):
         yield from block.data
     elif isinstance(block, SpilledBlock):
@@ -65,34 +65,34 @@ def rows_of(block: Block) -> Iterator[Raw | Rejected]:
             if line and not line.isspace():
                 yield row_of(line, block.file, number)
     else:
-        yield from _batch_rows(block)
+        yield from _arrow_rows(block)
 
 
-def _batch_rows(block: ArrowBlock) -> Iterator[Raw | Rejected]:
+def _arrow_rows(block: ArrowBlock) -> Iterator[Raw | Rejected]:
     from pyarrow import ipc
 
     table = ipc.open_stream(block.data).read_all()
     plain = all(map(_is_plain, table.schema.types))
     try:
         values = table.to_pylist()
-    except (ValueError, OverflowError):  # text that is no UTF-8, a time of no calendar: of which row, each one tells
-        for at in range(table.num_rows):
-            yield _one_row(table.slice(at, 1), block.file, block.first + at)
+    except (
+        ValueError,
+        OverflowError,
+    ):  # text that is no UTF-8, a time of no calendar: read each row alone to see which
+        for line, at in enumerate(range(table.num_rows), block.first):
+            try:
+                yield checked_row(Raw(table.slice(at, 1).to_pylist()[0], block.file, line))
+            except (ValueError, OverflowError) as error:
+                detail = f"the record holds what no JSON can: {error}"
+                yield Rejected(None, Reject.NOT_JSON, detail, block.file, line)
         return
     for number, value in enumerate(values, block.first):
         row = Raw(value, block.file, number)
-        yield row if plain else sayable(row)
-
-
-def _one_row(table: pa.Table, file: str, line: int) -> Raw | Rejected:
-    try:
-        return sayable(Raw(table.to_pylist()[0], file, line))
-    except (ValueError, OverflowError) as error:
-        return Rejected(None, Reject.NOT_JSON, f"the record holds what no JSON can: {error}", file, line)
+        yield row if plain else checked_row(row)
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Whether each value of an Arrow type is one of JSON's."""
+    """Whether each value of an Arrow type is JSON."""
     from pyarrow import types
 
     if kind.num_fields:
@@ -101,19 +101,19 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(is_known(kind) for is_known in known)
 
 
-def sayable(row: Raw) -> Raw | Rejected:
-    """The row, or rejected where a column of it holds what JSON has no form for."""
+def checked_row(row: Raw) -> Raw | Rejected:
+    """Return the row, rejected where a value is not JSON."""
     for column, value in row.value.items():
-        if (stray := _stray(value)) is not None:
+        if (stray := _not_json(value)) is not None:
             detail = f"{column} holds {stray}, for which JSON has no form"
             return Rejected(None, Reject.WRONG_SHAPE, detail, row.file, row.line)
     return row
 
 
-def _stray(value: object) -> str | None:
-    """What in a value is none of JSON's."""
+def _not_json(value: object) -> str | None:
+    """Return a value's first part that is not JSON."""
     holders = [value]
-    for one in holders:  # which grow
+    for one in holders:  # grows while it is read
         if isinstance(one, dict):
             holders += [*one.keys(), *one.values()]
         elif isinstance(one, list):
@@ -124,7 +124,7 @@ def _stray(value: object) -> str | None:
 
 
 def row_of(text: bytes, file: str, line: int) -> Raw | Rejected:
-    """One record that is JSON."""
+    """Read one record of JSON."""
     try:
         value = object_of(text)
         if text.count(b"{") + text.count(b"[") > MOST_NESTED:
@@ -137,7 +137,7 @@ def row_of(text: bytes, file: str, line: int) -> Raw | Rejected:
 
 
 def count_of(block: Block) -> int:
-    """How many records a block of a source holds, told apart from reading them."""
+    """Count the records of a source's block without reading them."""
     if isinstance(block, RowsBlock):
         return len(block.data)
     if isinstance(block, LinesBlock):

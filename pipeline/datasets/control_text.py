@@ -1,7 +1,7 @@
-"""Control tokens as text: which names a format's vocabulary has, and whether a prompt spells one.
+"""Find control tokens that a prompt spells as text.
 
-Guarantees: nothing is rendered or encoded, so a prompt that no format takes is searched all the same; only a vocabulary
-with its pinned hash speaks for its formats, and the formats searched for are named.
+Guarantees: nothing is rendered or encoded, so a prompt that no format takes is searched as well. Only a vocabulary with
+its pinned hash is used for its formats, and the formats searched for are named.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -21,13 +22,13 @@ from pipeline.formats.tokenizer import TokenizerError
 from pipeline.records import Prompt
 
 _ESCAPED = frozenset('"\\') | {chr(code) for code in range(32)}
-"""Characters that JSON writes otherwise."""
+"""Characters that JSON escapes."""
 OPENING = 2
-"""Characters by which a text without any control token is mostly told at once."""
+"""Characters that control tokens begin with; most texts without one lack these."""
 
 
 class ControlText:
-    """The names of control tokens of these formats."""
+    """The names of control tokens of some formats."""
 
     def __init__(self, formats: Sequence[str], names: Collection[str]) -> None:
         self.formats = tuple(formats)
@@ -40,7 +41,7 @@ class ControlText:
         self._pattern = re.compile("|".join(kinds)) if groups else None
 
     def first_in(self, prompt: Prompt) -> tuple[str, str] | None:
-        """The first control token that a text of the prompt spells, and where."""
+        """Return the first control token spelled, and where."""
         if self._is_clean(prompt):
             return None
         for place, text in texts_of(prompt):
@@ -51,7 +52,10 @@ class ControlText:
         return None
 
     def _is_clean(self, prompt: Prompt) -> bool:
-        """Whether no name stands in the prompt's JSON, which is one text to search, and so in none of its texts."""
+        """Whether no name stands in the prompt's JSON.
+
+        That is one text to search, where the prompt has many.
+        """
         if not self._plain or self._pattern is None:
             return self._pattern is None
         try:
@@ -62,28 +66,26 @@ class ControlText:
 
 
 def spelled_by(fmt: Format) -> ControlText:
-    """Of one format that is open."""
+    """Return the control tokens of an open format."""
     return ControlText((fmt.name,), fmt.tokenizer.control_names)
 
 
 def spelled_at_hand() -> ControlText:
-    """Of every registered format whose vocabulary is here."""
+    """Return those of every format whose vocabulary is found here."""
     known: dict[str, Sequence[str] | None] = {}
     for name, family in FORMATS.items():
         directory = find_tokenizer(name)
         if directory is not None and family.sha256 not in known:
             known[family.sha256] = _names_in(directory, family)
     formats = [name for name, family in FORMATS.items() if known.get(family.sha256) is not None]
-    return ControlText(formats, frozenset(_all(known.values())))
-
-
-def _all(lists: Iterable[Sequence[str] | None]) -> Iterator[str]:
-    for names in lists:
-        yield from names or ()
+    return ControlText(formats, frozenset(chain.from_iterable(names or () for names in known.values())))
 
 
 def _names_in(directory: Path, family: Family) -> Sequence[str] | None:
-    """The names, read without making a tokenizer where the file lists them; None where it is not the pinned one."""
+    """Return a vocabulary's names; None if not the pinned one.
+
+    No tokenizer is made where the file lists them.
+    """
     try:
         if family.file != "tokenizer.json":
             return family.read(directory).control_names

@@ -1,12 +1,10 @@
-"""Recorded conversations as prompts: where one is sound, and after which of its turns an answer is asked for.
+"""Cut recorded conversations to prompts, and compare their questions.
 
 Guarantees: a prompt ends on a turn that waits for an answer (a user's or a tool's), and no turn of it is empty,
-reordered or reworded; the answers that were recorded after it are left out, since the target gives its own.
+reordered or reworded. The answers that were recorded after it are left out, since the target gives its own.
 
-By what two prompts are the same question: the user's turns and the tools, but for case and white space.
-
-Guarantees: text is compared in NFC, folded, its white space (CR LF too) as single blanks; the prompt itself keeps its
-own.
+Two prompts ask the same if their user turns and tools are equal, but for case and white space: text is compared in NFC,
+case-folded, its white space (CR LF too) as single blanks. The prompt itself keeps its own text.
 """
 
 from __future__ import annotations
@@ -22,20 +20,25 @@ from pipeline.records import Json, JsonObject, Prompt
 
 Messages: TypeAlias = tuple[JsonObject, ...]
 ASKING = frozenset({"user", "tool"})
+"""Roles whose turn waits for an answer."""
+SEPARATOR = "\x1f"
 
 
 def identity(dataset: str, own: Json, *content: Json) -> str:
-    """The row's id: the dataset and the id that the row has, or where it has none, a hash of what it says."""
+    """Return the row's id, prefixed by its dataset.
+
+    `own` is the id that the row has; where it has none, a hash of `content` is used.
+    """
     if isinstance(own, str | int) and not isinstance(own, bool) and own != "":
         return f"{dataset}-{own}"
     return f"{dataset}-{hashlib.blake2b(line_of(content), digest_size=10).hexdigest()}"
 
 
 def sound(turns: Sequence[JsonObject]) -> Messages:
-    """The turns before the first that cannot be kept: an empty one, or an answer to an answer.
+    """Return the turns before the first that cannot be kept.
 
-    A user's turn that says the one before it again is one turn. Raises RejectedError where the question is empty, or
-    an answer comes before any question.
+    That is an empty one, or an answer to an answer. A user's turn that repeats the one before it is dropped. Raises
+    RejectedError where the question is empty, or an answer comes before any question.
     """
     kept: list[JsonObject] = []
     for turn in turns:
@@ -43,93 +46,97 @@ def sound(turns: Sequence[JsonObject]) -> Messages:
         if is_empty(turn) or (turn["role"] == before == "assistant"):
             break
         if turn["role"] == "assistant" and before not in ASKING:
-            reason = Reject.NO_BEGINNING if _asks(turns) else Reject.NO_TURNS
+            reason = Reject.NO_BEGINNING if _has_user(turns) else Reject.NO_TURNS
             raise RejectedError(reason, "the conversation begins with an answer")
         if not (turn["role"] == "user" and kept and kept[-1] == turn):
             kept.append(turn)
-    return _with_a_question(kept, turns)
-
-
-def is_empty(turn: JsonObject) -> bool:
-    """Whether a turn says nothing: no text but white space, and no calls."""
-    content = turn.get("content")
-    return not turn.get("tool_calls") and (content is None or (isinstance(content, str) and not content.strip()))
-
-
-def _with_a_question(kept: Sequence[JsonObject], turns: Sequence[JsonObject]) -> Messages:
-    if _asks(kept):
+    if _has_user(kept):
         return tuple(kept)
-    if _asks(turns):
+    if _has_user(turns):
         raise RejectedError(Reject.EMPTY_PROMPT, "the first user turn is empty")
     raise RejectedError(Reject.NO_TURNS, "the row has no user turn")
 
 
-def _asks(turns: Sequence[JsonObject]) -> bool:
+def is_empty(turn: JsonObject) -> bool:
+    """Whether a turn has no calls and no text."""
+    content = turn.get("content")
+    return not turn.get("tool_calls") and (content is None or (isinstance(content, str) and not content.strip()))
+
+
+def _has_user(turns: Sequence[JsonObject]) -> bool:
     return any(turn["role"] == "user" for turn in turns)
 
 
-def waiting(messages: Sequence[JsonObject]) -> list[int]:
-    """How many messages stand before each answer that may be asked for; a user or a tool has spoken last."""
+def open_questions(messages: Sequence[JsonObject]) -> list[int]:
+    """Return how many messages stand before each possible answer.
+
+    A user or a tool has spoken last, and an answer or nothing follows.
+    """
     roles = [message["role"] for message in messages]
     ends = range(1, len(roles) + 1)
     return [end for end in ends if roles[end - 1] in ASKING and (end == len(roles) or roles[end] == "assistant")]
 
 
-def asked_last(messages: Sequence[JsonObject]) -> Messages:
-    """The conversation up to its last open question. Raises RejectedError(NO_TURNS)."""
-    return tuple(messages[: _open(messages)[-1]])
+def to_last_question(messages: Sequence[JsonObject]) -> Messages:
+    """Return the conversation up to its last open question.
 
-
-def asked_somewhere(messages: Sequence[JsonObject], row_id: str) -> Messages:
-    """The conversation up to one of its open questions, drawn by the row's id. Raises RejectedError(NO_TURNS).
-
-    Where the recorded answers act on a machine, each answer is another kind of text (a call, a look, a last word), and
-    a prefix is the only true history: what followed answers something that the target never said.
+    Raises RejectedError(NO_TURNS).
     """
-    ends = _open(messages)
+    return tuple(messages[: require_questions(messages)[-1]])
+
+
+def to_drawn_question(messages: Sequence[JsonObject], row_id: str) -> Messages:
+    """Return the conversation up to a question, drawn by id.
+
+    Used where the recorded answers act on a machine: each is another kind of text (a call, a look, a last word), and
+    only a prefix is a true history, as what followed answers something that the target never said. Raises
+    RejectedError(NO_TURNS).
+    """
+    ends = require_questions(messages)
     drawn = int.from_bytes(hashlib.blake2b(row_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
     return tuple(messages[: ends[drawn % len(ends)]])
 
 
-def _open(messages: Sequence[JsonObject]) -> list[int]:
-    if ends := waiting(messages):
+def require_questions(messages: Sequence[JsonObject]) -> list[int]:
+    """Return `open_questions`; RejectedError(NO_TURNS) if none."""
+    if ends := open_questions(messages):
         return ends
     raise RejectedError(Reject.NO_TURNS, "no turn of the row waits for an answer")
 
 
-SEPARATOR = "\x1f"
+# When two prompts ask the same
 
 
 def skeleton(prompt: Prompt) -> str:
-    """All that the user says, and the names of the tools in order of the alphabet."""
+    """Return what prompts that ask the same share.
+
+    All that the user says, and the names of the tools in alphabetical order.
+    """
     turns = [normal(text_of(message)) for message in prompt.messages if message.get("role") == "user"]
-    return SEPARATOR.join([*turns, "", *sorted(map(_tool_name, prompt.tools))])
+    functions = ((tool, tool.get("function")) for tool in prompt.tools)
+    named = (function if isinstance(function, dict) else tool for tool, function in functions)
+    return SEPARATOR.join([*turns, "", *sorted(str(each.get("name")) for each in named)])
 
 
 def first_turn(prompt: Prompt) -> str:
-    """The user's first turn; empty where no user speaks."""
+    """Return the user's first turn, or ""."""
     return next((text_of(message) for message in prompt.messages if message.get("role") == "user"), "")
 
 
 def normal(text: str) -> str:
-    """The text as it is compared."""
+    """Return the text as it is compared."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 def digest(key: str) -> str:
-    """A key of any length in 32 characters, to be sent and kept."""
+    """Return a key of any length in 32 characters."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def text_of(message: JsonObject) -> str:
-    """A message's text, the text parts of a list one after another."""
+    """Return a message's text, parts joined by line feeds."""
     content = message.get("content")
     if isinstance(content, list):
         parts = (part.get("text") for part in content if isinstance(part, dict))
         return "\n".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else ""
-
-
-def _tool_name(tool: JsonObject) -> str:
-    function = tool.get("function")
-    return str(function.get("name")) if isinstance(function, dict) else str(tool.get("name"))

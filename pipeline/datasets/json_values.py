@@ -1,7 +1,9 @@
-"""JSON values that stand in one file one after another, or in one array: found one at a time, without loading the file.
+"""Find the JSON values of a file without loading it.
 
-Guarantees: memory grows with the longest value, not with the file. Where the text stops being JSON, nothing behind it
-can be found, so that is an error and no rejected row.
+The values stand one after another, or in one array.
+
+Guarantees: memory grows with the longest value, not with the file. Where the text stops being JSON, no later value can
+be found, so that is an error and not a rejected row.
 """
 
 from __future__ import annotations
@@ -18,33 +20,33 @@ BETWEEN = " \t\r\n"
 
 
 class BrokenJsonError(Exception):
-    """The text is no JSON from here on; says after how many values."""
+    """The text is no JSON from some record on."""
 
 
 def values_in(file: BinaryIO) -> Iterator[str]:
-    """The text of each value: the items of an array, or values with white space between. Raises BrokenJsonError."""
-    text = _Text(file)
+    """Yield each value's text: an array's items, or all values.
+
+    Raises BrokenJsonError.
+    """
+    text = _JsonWindow(file)
     array = text.next_char() == "["
     text.at += array
     for number in range(1, 1 << 62):
         char = text.next_char()
         if char == "" or (array and char == "]"):
-            return _check_end(text, array=array, closed=char == "]", number=number)
+            break
         if array and number > 1:
             text.expect(",", number)
         yield text.value(number)
-
-
-def _check_end(text: _Text, *, array: bool, closed: bool, number: int) -> None:
-    if array and not closed:
+    if array and char != "]":
         raise BrokenJsonError(f"the array is cut off after {number - 1} records")
-    text.at += closed
+    text.at += array
     if array and text.next_char() != "":
         raise BrokenJsonError(f"text follows the array of {number - 1} records")
 
 
-class _Text:
-    """A window on the file: `at` is where the next value begins."""
+class _JsonWindow:
+    """A window on the file; `at` is the next value."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -54,7 +56,7 @@ class _Text:
         self.at = 0
 
     def next_char(self) -> str:
-        """The next character that is not white space; "" at the end of the file."""
+        """Return the next character but white space, or ""."""
         while True:
             while self.at < len(self._held):
                 if (char := self._held[self.at]) not in BETWEEN:
@@ -64,7 +66,7 @@ class _Text:
                 return ""
 
     def expect(self, wanted: str, number: int) -> None:
-        """Pass over one character."""
+        """Skip the comma before a record. Raises BrokenJsonError."""
         if self.next_char() != wanted:
             raise BrokenJsonError(f"record {number} does not follow a comma")
         self.at += 1
@@ -72,7 +74,7 @@ class _Text:
             raise BrokenJsonError(f"a comma stands after the last of {number - 1} records")
 
     def value(self, number: int) -> str:
-        """The text of the value that begins here."""
+        """Return the text of the value that begins here."""
         size = PART
         while True:
             try:

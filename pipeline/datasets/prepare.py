@@ -1,17 +1,12 @@
-"""Preparation: a dataset's rows to the prompts that are worth a generation, and a reason for each row that is not.
+"""Select the rows of a dataset worth a generation.
 
-Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared; of equal
-questions the first is kept; the draw depends on the seed and the rows' ids alone; both files are whole or not there;
-memory does not grow with the rows. Refuses a source of which nothing is left.
+Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared. Of equal
+questions the first is kept. The draw depends only on the seed and the rows' ids. Both files are whole or absent. Memory
+does not grow with the rows. Raises PreparationError where nothing is left of a source.
 
-The part of preparation that looks at one row alone, and so may run in any process.
-
-Guarantees: a block of n rows gives n answers, each a Candidate or a Rejected, whatever the rows hold.
-
-Prompts that a target can be asked: rendered by its own template, and no longer than a limit in tokens.
-
-Guarantees: a length is that of the ids that the target is served. A prompt that is too long loses whole turns from its
-end, back to an earlier question, never a part of one.
+What is decided by one row alone (`RowFilter`) may run in any process: a block of n rows gives n answers, each a
+Candidate or a Rejected. Lengths are those of the ids that the target is served. A prompt that is too long loses whole
+turns from its end, back to an earlier question, never a part of one.
 """
 
 from __future__ import annotations
@@ -25,12 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, BinaryIO
 
+import orjson
+
 from pipeline.base.disk_sets import DiskCounter, DiskSet, temporary
 from pipeline.base.files import write_whole
 from pipeline.base.json_lines import line_of, object_of
 from pipeline.base.processes import map_in_order
 from pipeline.datasets.blocks import Block, count_of
-from pipeline.datasets.conversation import digest, normal, skeleton, waiting
+from pipeline.datasets.conversation import digest, normal, open_questions, skeleton, to_last_question
 from pipeline.datasets.decontaminate import NGrams
 from pipeline.datasets.registry import Dataset, gathered, outcomes_of
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
@@ -42,12 +39,15 @@ if TYPE_CHECKING:
 
 
 class PreparationError(Exception):
-    """Nothing was left of a source, or the counts do not add up; nothing was written."""
+    """Nothing is left of a source, or the counts disagree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of the candidates are taken: at most `cap` that begin alike, and `limit` of all, drawn by `seed`."""
+    """Which of the candidates are taken.
+
+    At most `cap` that begin alike, and `limit` of all, drawn by `seed`.
+    """
 
     cap: int | None = None
     limit: int | None = None
@@ -56,31 +56,34 @@ class Selection:
 
 @dataclass(slots=True)
 class Counts:
-    """Rows that were read, prompts that were written, and rejected rows by reason."""
+    """Rows read, prompts written, and rejected rows by reason."""
 
     rows: int = 0
     prompts: int = 0
     rejected: Counter[Reject] = field(default_factory=Counter)
 
     def check(self) -> None:
-        """Raise PreparationError where a row is lost, or nothing is left."""
-        told = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
+        """Raise PreparationError where rows are lost or none left."""
+        reasons = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
         if self.rows != self.prompts + self.rejected.total():
-            raise PreparationError(f"{self.rows} rows became {self.prompts} prompts and {told}: please report it")
+            raise PreparationError(f"{self.rows} rows became {self.prompts} prompts and {reasons}: please report it")
         if not self.prompts:
-            raise PreparationError(f"nothing is left of {self.rows} rows ({told}), so nothing was written")
+            raise PreparationError(f"nothing is left of {self.rows} rows ({reasons}), so nothing was written")
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What each row is held to, which of the rest are taken, and by how many processes."""
+    """A row filter, a selection, and the number of workers."""
 
-    sieve: RowFilter
+    row_filter: RowFilter
     selection: Selection = Selection()
     workers: int = 1
 
     def write(self, source: Path | str, out: Path, rejects: Path) -> Counts:
-        """Both files, as JSON lines. Raises SourceError, PreparationError, OSError, WorkerError, leaving none."""
+        """Write prompts and rejected rows as JSON lines.
+
+        Raises SourceError, PreparationError, OSError or WorkerError, and leaves no file then.
+        """
         counts = Counts()
 
         def write(prompts: BinaryIO) -> None:
@@ -94,26 +97,29 @@ class Preparation:
             counts.rejected[rejected.reason] += 1
             rejects.write(line_of(rejected.document()))
 
-        counted = _counted(blocks_of(source, self.sieve.dataset.schema), counts)
-        blocks = gathered(self.sieve.dataset, counted)
-        with closing(map_in_order(blocks, self.sieve.answers, self.workers)) as answers:
+        def counted(blocks: Iterable[Block]) -> Iterator[Block]:
+            for block in blocks:
+                counts.rows += count_of(block)
+                yield block
+
+        dataset = self.row_filter.dataset
+        blocks = gathered(dataset, counted(blocks_of(source, dataset.schema)))
+        with closing(map_in_order(blocks, self.row_filter.answers, self.workers)) as answers:
             each = (answer for block in answers for answer in block)
-            for candidate in _drawn(_first_of_each(each, self.selection.cap, reject), self.selection, reject):
+            different = first_of_each(each, self.selection.cap, reject)
+            for candidate in draw(different, self.selection, reject):
                 prompts.write(candidate.line)
                 counts.prompts += 1
         counts.check()
 
 
-def _counted(blocks: Iterable[Block], counts: Counts) -> Iterator[Block]:
-    for block in blocks:
-        counts.rows += count_of(block)
-        yield block
-
-
-def _first_of_each(
+def first_of_each(
     answers: Iterable[Candidate | Rejected], cap: int | None, reject: Callable[[Rejected], None]
 ) -> Iterator[Candidate]:
-    """Candidates whose id and question are new, and no more than `cap` that begin alike."""
+    """Yield candidates with a new id and question.
+
+    No more than `cap` of them begin alike. The others are given to `reject`.
+    """
     with closing(DiskSet()) as ids, closing(DiskSet()) as questions, closing(DiskCounter()) as openings:
         for one in answers:
             if isinstance(one, Rejected):
@@ -128,12 +134,13 @@ def _first_of_each(
                 yield one
 
 
-def _drawn(
+def draw(
     candidates: Iterator[Candidate], selection: Selection, reject: Callable[[Rejected], None]
 ) -> Iterator[Candidate]:
-    """All candidates, or `limit` of them in the order of the source: those whose ids hash lowest under the seed.
+    """Yield `limit` candidates, or all, in the source's order.
 
-    A smaller draw by the same seed is part of a larger one.
+    Those are taken whose ids hash lowest under the seed, so a smaller draw by the same seed is part of a larger one.
+    The others are given to `reject`.
     """
     if selection.limit is None:
         yield from candidates
@@ -144,7 +151,9 @@ def _drawn(
             spool.write(line_of([one.id, one.line.decode("utf-8"), one.file, one.at]))
         last = db.execute("SELECT lot FROM drawn ORDER BY lot LIMIT 1 OFFSET ?", (selection.limit - 1,)).fetchone()
         spool.seek(0)
-        for one in map(_spooled, spool):
+        for line in spool:
+            row_id, text, file, at = orjson.loads(line)
+            one = Candidate(row_id, text.encode("utf-8"), "", "", file, at)
             if last is None or _lot(one.id, selection.seed) <= last[0]:
                 yield one
             else:
@@ -155,16 +164,12 @@ def _lot(row_id: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}:{row_id}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _spooled(line: bytes) -> Candidate:
-    import orjson
-
-    row_id, text, file, at = orjson.loads(line)
-    return Candidate(row_id, text.encode("utf-8"), "", "", file, at)
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A prompt that only other rows can still keep out: its line, and the keys by which it is compared with them."""
+    """A prompt that only other rows can still keep out.
+
+    `line` is what is written; by `skeleton` and `opening` it is compared with other rows.
+    """
 
     id: str
     line: bytes
@@ -174,34 +179,37 @@ class Candidate:
     at: int
 
     def rejected(self, reason: Reject, detail: str) -> Rejected:
-        """The same, kept out; the row is the prompt."""
+        """Return the candidate's prompt as a rejected row."""
         return Rejected(self.id, reason, detail, self.file, self.at, object_of(self.line))
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """What each row is held to: the target's template and limit, and the evaluation prompts; None where nothing is."""
+    """What each row alone must pass.
+
+    `target` has the template and the limit in tokens, `grams` the evaluation prompts; None checks nothing.
+    """
 
     dataset: Dataset
     target: TargetFormat | None = None
     grams: NGrams | None = None
 
     def answers(self, block: Block) -> list[Candidate | Rejected]:
-        """One answer a row, in order."""
-        return list(self._each(block))
-
-    def _each(self, block: Block) -> Iterator[Candidate | Rejected]:
+        """Return one answer a row, in order."""
+        found: list[Candidate | Rejected] = []
         for raw, outcome in outcomes_of(self.dataset, block):
             if raw is None or isinstance(outcome, Rejected):
-                yield outcome  # type: ignore[misc]  # a row that could not be read has no prompt
+                found.append(outcome)  # type: ignore[arg-type]  # a row that could not be read has no prompt
                 continue
             try:
-                yield self._candidate(raw, outcome)
+                found.append(self._candidate(raw, outcome))
             except RejectedError as error:
-                yield replace(error.of(raw, outcome.id), row=document(outcome))
+                found.append(replace(error.of(raw, outcome.id), row=document(outcome)))
+        return found
 
     def _candidate(self, raw: Raw, prompt: Prompt) -> Candidate:
-        prompt = _open_ended(prompt)
+        """Return the prompt up to its last question. Raises RejectedError."""
+        prompt = replace(prompt, messages=to_last_question(prompt.messages))
         if self.target is not None:
             prompt = self.target.fitted(prompt)
         if self.grams is not None and (hit := self.grams.hit(prompt)) is not None:
@@ -212,7 +220,7 @@ class RowFilter:
 
 
 def document(prompt: Prompt) -> dict[str, Json]:
-    """The prompt in the schema that `generate` reads; what is as by default is left out."""
+    """Return the prompt as `generate` reads it, without default values."""
     line: dict[str, Json] = {"id": prompt.id, "messages": [dict(message) for message in prompt.messages]}
     if prompt.tools:
         line["tools"] = [dict(tool) for tool in prompt.tools]
@@ -221,39 +229,37 @@ def document(prompt: Prompt) -> dict[str, Json]:
     return {**line, "dataset": prompt.dataset}
 
 
-def _open_ended(prompt: Prompt) -> Prompt:
-    """The prompt without recorded answers after its last question. Raises RejectedError(NO_TURNS)."""
-    ends = waiting(prompt.messages)
-    if not ends:
-        raise RejectedError(Reject.NO_TURNS, "no turn of the row waits for an answer")
-    return replace(prompt, messages=prompt.messages[: ends[-1]])
-
-
 @dataclass(frozen=True, slots=True)
 class TargetFormat:
-    """A target's format, and the most tokens that a prompt may have (None: any number)."""
+    """A target's format, and its limit in tokens, if any."""
 
     fmt: Format
     most: int | None = None
 
     def fitted(self, prompt: Prompt) -> Prompt:
-        """The prompt, or as much of its beginning as fits. Raises RejectedError."""
-        with _said():
+        """Return the prompt, or the longest prefix that fits.
+
+        Raises RejectedError.
+        """
+        with _refusals_as_rejections():
             spelled = self.fmt.special_text(prompt)
         if spelled is not None:
             raise RejectedError(Reject.SPECIAL_TEXT, f"the prompt spells {spelled}")
         if (tokens := self._tokens(prompt)) <= (self.most or tokens):
             return prompt
-        ends = [end for end in waiting(prompt.messages) if end < len(prompt.messages)]
-        fitting = self._longest(prompt, ends)
+        ends = [end for end in open_questions(prompt.messages) if end < len(prompt.messages)]
+        fitting = self._longest_fitting(prompt, ends)
         if fitting is None:
             raise RejectedError(
                 Reject.TOO_LONG, f"{tokens} tokens as a whole, and the first question alone over {self.most}"
             )
         return fitting
 
-    def _longest(self, prompt: Prompt, ends: Sequence[int]) -> Prompt | None:
-        """The longest prefix that fits, found by halving: a longer conversation has more tokens."""
+    def _longest_fitting(self, prompt: Prompt, ends: Sequence[int]) -> Prompt | None:
+        """Return the longest prefix that fits, found by bisection.
+
+        A longer conversation has more tokens.
+        """
         low, high, found = 0, len(ends), None
         while low < high:
             middle = (low + high) // 2
@@ -265,13 +271,13 @@ class TargetFormat:
         return found
 
     def _tokens(self, prompt: Prompt) -> int:
-        with _said():
+        with _refusals_as_rejections():
             return len(self.fmt.render(prompt))
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """The format's refusal as a reason for the row."""
+def _refusals_as_rejections() -> Iterator[None]:
+    """Turn the format's refusal into a rejection."""
     try:
         yield
     except RefusedError as error:

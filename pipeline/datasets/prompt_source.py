@@ -1,8 +1,8 @@
-"""A dataset's rows as the lines of a run: its published rows adapted as they are read, or prompts prepared before.
+"""Read rows or prepared prompts as a run's lines.
 
-Guarantees: every row of the source is one Prompt or one RefusedLine, which counts rows from 1 over all files, so that a
-row keeps its line wherever the files lie. Refuses a prepared prompt that says that it is another dataset's: its tools
-would travel, and be audited, as those of the wrong one.
+Guarantees: every row of the source is one Prompt or one RefusedLine. Rows are counted from 1 over all files, so a row
+keeps its line wherever the files lie. Raises SourceError for a prepared prompt that names another dataset: its tools
+would be sent, and audited, as those of the wrong one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,24 @@ HUB = "hub:"
 
 
 def lines_of(dataset: str, source: Path) -> Iterator[Prompt | RefusedLine]:
-    """Every row, in order. Raises SourceError."""
+    """Yield every row, in order. Raises SourceError."""
     if is_prepared(source):
         for line in read_prompts(source):
-            yield line if isinstance(line, RefusedLine) else _of(dataset, line)
+            yield line if isinstance(line, RefusedLine) else _of_dataset(line, dataset)
         return
     for number, row in enumerate(prompts_of(dataset, str(source)), start=1):
-        yield _refused(row, number) if isinstance(row, Rejected) else row
+        if isinstance(row, Rejected):
+            detail = f"{row.reason}: {row.detail} ({Path(row.file).name}, record {row.line})"
+            yield RefusedLine(row.file, number, Refusal(Reason.NO_PROMPT, detail, field="row"), row.id)
+        else:
+            yield row
 
 
 def is_prepared(source: Path) -> bool:
-    """Whether the file holds prompts in the schema that `prepare` writes; no dataset publishes rows in it."""
+    """Whether the file holds prompts as `prepare` writes them.
+
+    No dataset publishes rows in that schema.
+    """
     if not source.is_file():
         return False
     with source.open("rb") as file:
@@ -48,7 +55,10 @@ def is_prepared(source: Path) -> bool:
 
 
 def size_of(dataset: str, source: Path) -> tuple[str, int]:
-    """A digest of what the source holds, whatever its files are called, and its rows. Raises SourceError, OSError."""
+    """Return the source's digest, and its number of rows.
+
+    The digest is of what the files hold, whatever they are called. Raises SourceError, OSError.
+    """
     schema = dataset_named(dataset).schema
     rows = sum(map(count_of, blocks_of(str(source), schema)))
     if str(source).startswith(HUB):
@@ -60,7 +70,8 @@ def size_of(dataset: str, source: Path) -> tuple[str, int]:
     return digest.hexdigest(), rows
 
 
-def _of(dataset: str, prompt: Prompt) -> Prompt:
+def _of_dataset(prompt: Prompt, dataset: str) -> Prompt:
+    """Return the prompt with its dataset. Raises SourceError."""
     if not prompt.dataset:
         return replace(prompt, dataset=dataset)
     if dataset != MESSAGES and _family(prompt.dataset) != _family(dataset):
@@ -72,8 +83,3 @@ def _of(dataset: str, prompt: Prompt) -> Prompt:
 
 def _family(dataset: str) -> str:
     return dataset.partition("-")[0]
-
-
-def _refused(row: Rejected, number: int) -> RefusedLine:
-    detail = f"{row.reason}: {row.detail} ({Path(row.file).name}, record {row.line})"
-    return RefusedLine(row.file, number, Refusal(Reason.NO_PROMPT, detail, field="row"), row.id)

@@ -1,12 +1,14 @@
-"""The datasets by name: B1 to B8 as published, with their variants, and OpenAI messages.
+"""List the datasets by name, and read their prompts.
 
-Guarantees: one entry a published row schema; a name that stands for several (`B3`, `B5`, `B8`) tells each row's variant
-by its columns. Every row that is read comes out as one Prompt or one Rejected.
+Guarantees: one entry for each published row schema of B1 to B8, and one for OpenAI messages. A name that stands for
+several schemas (`B3`, `B5`, `B8`) finds each row's variant by its columns. Every row that is read comes out as one
+Prompt or one Rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ FEW = 3
 """Rows of Glaive that may begin with the same user turn: the same few requests come hundreds of times."""
 
 
-def _caught(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
+def _adapt_or_reject(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
     try:
         prompt = adapt(raw)
         prompt.id.encode("utf-8")
@@ -47,12 +49,12 @@ def _caught(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One published row schema and how its rows become prompts.
+    """One published row schema, and how its rows become prompts.
 
-    `columns` are those that a source must have, `more` those that are read where they are there; `defaults` the
+    `columns` are those that a source must have, `more` those that are read where present; `defaults` the
     features (by `features.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools
-    go out; `page` its page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same
-    `opening`; `gather` joins rows before they are adapted.
+    are sent; `page` its page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same
+    `opening`; `gather` joins rows before they are adapted; `variants` the entries that the name stands for.
     """
 
     name: str
@@ -86,7 +88,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "e7f4b6456019f5d8bcb991ef0dd67d8ff23221ac",
         glaive.COLUMNS,
-        partial(_caught, glaive.adapt),
+        partial(_adapt_or_reject, glaive.adapt),
         glaive.PAGE,
         cap=FEW,
     ),
@@ -96,7 +98,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         glaive.RESHAPED_COLUMNS,
-        partial(_caught, glaive.adapt_reshaped),
+        partial(_adapt_or_reject, glaive.adapt_reshaped),
         "The same rows in another shape: see B1.",
         cap=FEW,
     ),
@@ -106,7 +108,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "CC-BY-4.0",
         "",
         opencode.COLUMNS,
-        partial(_caught, opencode.adapt),
+        partial(_adapt_or_reject, opencode.adapt),
         opencode.PAGE,
         more=opencode.MORE,
     ),
@@ -116,7 +118,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "MIT",
         "5f839b1f",
         magicoder.OSS_COLUMNS,
-        partial(_caught, magicoder.adapt_oss),
+        partial(_adapt_or_reject, magicoder.adapt_oss),
         magicoder.OSS_PAGE,
         more=magicoder.OSS_MORE,
     ),
@@ -126,7 +128,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "b0079beaa0361d82412520b873715bee59cc7dd4",
         magicoder.EVOL_COLUMNS,
-        partial(_caught, magicoder.adapt_evol),
+        partial(_adapt_or_reject, magicoder.adapt_evol),
         magicoder.EVOL_PAGE,
         more=magicoder.EVOL_MORE,
     ),
@@ -136,7 +138,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "not confirmed: the card states none, an edit of it Apache-2.0",
         "",
         thoughts.COLUMNS,
-        partial(_caught, thoughts.adapt),
+        partial(_adapt_or_reject, thoughts.adapt),
         thoughts.PAGE,
     ),
     Dataset(
@@ -145,7 +147,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         openthoughts.SMALL_COLUMNS,
-        partial(_caught, openthoughts.adapt_small),
+        partial(_adapt_or_reject, openthoughts.adapt_small),
         openthoughts.SMALL_PAGE,
     ),
     Dataset(
@@ -154,7 +156,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         openthoughts.LARGE_COLUMNS,
-        partial(_caught, openthoughts.adapt_large),
+        partial(_adapt_or_reject, openthoughts.adapt_large),
         openthoughts.LARGE_PAGE,
     ),
     Dataset(
@@ -163,7 +165,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "MIT",
         "",
         ultrachat.COLUMNS,
-        partial(_caught, ultrachat.adapt),
+        partial(_adapt_or_reject, ultrachat.adapt),
         ultrachat.PAGE,
         more=ultrachat.MORE,
         cap=1,
@@ -174,7 +176,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0 by the card; rights in the text unclear",
         "",
         sharegpt.COLUMNS,
-        partial(_caught, sharegpt.adapt),
+        partial(_adapt_or_reject, sharegpt.adapt),
         sharegpt.PAGE,
         more=sharegpt.MORE,
         gather=sharegpt.joined_chunks,
@@ -185,7 +187,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "CC-BY-4.0",
         "",
         sweagent.NEBIUS_COLUMNS,
-        partial(_caught, sweagent.adapt_nebius),
+        partial(_adapt_or_reject, sweagent.adapt_nebius),
         sweagent.NEBIUS_PAGE,
         defaults=_ACTING,
         cap=1,
@@ -198,7 +200,7 @@ _PUBLISHED: Sequence[Dataset] = (
             "MIT",
             "08e109b4a59eaeebf80e4675cd125d42e7ac99a4",
             sweagent.SMITH_COLUMNS,
-            partial(_caught, sweagent.adapt_smith),
+            partial(_adapt_or_reject, sweagent.adapt_smith),
             sweagent.SMITH_PAGE,
             more=sweagent.SMITH_MORE,
             defaults=_ACTING,
@@ -213,7 +215,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "yours",
         "",
         messages.COLUMNS,
-        partial(_caught, messages.adapt),
+        partial(_adapt_or_reject, messages.adapt),
         messages.PAGE,
         more=messages.MORE,
     ),
@@ -221,7 +223,7 @@ _PUBLISHED: Sequence[Dataset] = (
 
 
 def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt | Rejected:
-    """The row by the first variant whose columns it has; the variant with the most is asked first."""
+    """Adapt a row by the first variant it fits."""
     for variant in variants:
         if variant.columns <= raw.value.keys():
             return variant.adapt(raw)
@@ -229,7 +231,7 @@ def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt | Rejected:
     return RejectedError(Reject.WRONG_SHAPE, f"the row has none of these columns: {wanted}").of(raw)
 
 
-def _together(name: str, title: str, *variants: str) -> Dataset:
+def _union(name: str, title: str, *variants: str) -> Dataset:
     known = {one.name: one for one in _PUBLISHED}
     entries = [known[variant] for variant in variants]
     first = entries[0]
@@ -250,15 +252,18 @@ def _together(name: str, title: str, *variants: str) -> Dataset:
 
 _ALL = (
     *_PUBLISHED,
-    _together("B3", "Magicoder", magicoder.OSS, magicoder.EVOL),
-    _together("B5", "OpenThoughts", openthoughts.SMALL, openthoughts.LARGE),
-    _together("B8", "SWE-agent trajectories", sweagent.NEBIUS, sweagent.TOOL),
+    _union("B3", "Magicoder", magicoder.OSS, magicoder.EVOL),
+    _union("B5", "OpenThoughts", openthoughts.SMALL, openthoughts.LARGE),
+    _union("B8", "SWE-agent trajectories", sweagent.NEBIUS, sweagent.TOOL),
 )
 DATASETS: Mapping[str, Dataset] = MappingProxyType({one.name: one for one in sorted(_ALL, key=lambda one: one.name)})
 
 
 def dataset_named(name: str) -> Dataset:
-    """The entry called `name`. Raises SourceError, which names those that exist."""
+    """Return the entry called `name`.
+
+    Raises SourceError, which lists the names that exist.
+    """
     try:
         return DATASETS[name]
     except KeyError:
@@ -266,32 +271,36 @@ def dataset_named(name: str) -> Dataset:
 
 
 def gathered(dataset: Dataset, blocks: Iterable[Block]) -> Iterator[Block]:
-    """The same rows, joined where the dataset's belong together."""
+    """Yield the same rows, joined where they belong together."""
     return iter(blocks) if dataset.gather is None else dataset.gather(blocks)
 
 
 def outcomes_of(dataset: Dataset, block: Block) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
-    """Each row of the block as a Prompt, with the row that it is made of, or as a Rejected."""
+    """Yield each row of a block with its outcome.
+
+    The row is None where it could not be read.
+    """
     for row in rows_of(block):
         outcome = row if isinstance(row, Rejected) else dataset.adapt(row)
         yield (None, outcome) if isinstance(row, Rejected) else (row, outcome)
 
 
 def prompts_of(name: str, source: Path | str) -> Iterator[Prompt | Rejected]:
-    """Every row of the source as a Prompt or a Rejected, in order, each id once, in constant memory.
+    """Yield every row of a source, adapted or rejected.
 
-    `source` is a file, a folder, a glob or hub:REPO@COMMIT[:CONFIG[:SPLIT]]. Raises SourceError for an unknown dataset,
-    an unreadable or empty source, or the wrong columns.
+    In order, each id once, in constant memory. `source` is a file, a folder, a glob or
+    hub:REPO@COMMIT[:CONFIG[:SPLIT]]. Raises SourceError for an unknown dataset, an unreadable or empty source, or the
+    wrong columns::
+
+        for outcome in prompts_of("B6", "ultrachat/train_sft.parquet"):
+            print(outcome.id, outcome.reason if isinstance(outcome, Rejected) else len(outcome.messages))
     """
     dataset = dataset_named(name)
-    seen = DiskSet()
-    try:
+    with closing(DiskSet()) as ids:
         for block in gathered(dataset, blocks_of(source, dataset.schema)):
             for raw, outcome in outcomes_of(dataset, block):
-                if raw is None or isinstance(outcome, Rejected) or seen.add(outcome.id):
+                if raw is None or isinstance(outcome, Rejected) or ids.add(outcome.id):
                     yield outcome
                 else:
                     detail = f"an earlier row is {outcome.id} too"
                     yield Rejected(outcome.id, Reject.REPEATED, detail, raw.file, raw.line, raw.value)
-    finally:
-        seen.close()

@@ -1,11 +1,7 @@
-"""A dataset's rows on their way to prompts, and the closed list of reasons for which one gives none.
+"""Hold a dataset's row, or why it gives no prompt.
 
-Guarantees: every row that is read comes out as one Prompt or one Rejected, which says where the row stands.
-
-The columns of a row by their published types.
-
-Guarantees: a value of another type is refused by the column's name; nothing is converted but what the schema says is
-JSON in a string.
+Guarantees: a Rejected says where its row stands. A column's value of another type than published is refused by the
+column's name; nothing is converted but what the schema says is JSON in a string.
 """
 
 from __future__ import annotations
@@ -20,7 +16,10 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A row as published. `line` is the record's number in its file, from 1 (in JSON lines, the line)."""
+    """A row as published.
+
+    `line` is the record's number in its file, from 1 (in JSON lines, the line).
+    """
 
     value: JsonObject
     file: str
@@ -28,7 +27,7 @@ class Raw:
 
 
 class Reject(StrEnum):
-    """Why a row gives no prompt: one closed list, one line of meaning each in `MEANINGS`."""
+    """Why a row gives no prompt; `MEANINGS` explains each."""
 
     NOT_JSON = "not_json"
     WRONG_SHAPE = "wrong_shape"
@@ -74,7 +73,10 @@ MEANINGS: Mapping[Reject, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that gives no prompt, where it stands, and why; `row` is what was read, where it could be read."""
+    """A row without a prompt: where it stands, and why.
+
+    `row` is what was read, where it could be read.
+    """
 
     id: str | None
     reason: Reject
@@ -84,26 +86,29 @@ class Rejected:
     row: JsonObject | None = None
 
     def document(self) -> dict[str, Json]:
-        """One line of rejects.jsonl."""
+        """Return one line of rejects.jsonl."""
         known: dict[str, Json] = {"id": self.id, "reason": str(self.reason), "detail": self.detail}
         row: dict[str, Json] = {} if self.row is None else {"row": dict(self.row)}
         return {**known, "file": self.file, "line": self.line, **row}
 
 
 class RejectedError(Exception):
-    """Carries a reason out of the depth where it was found; `of` turns it into the value."""
+    """A row gives no prompt; `of` makes the value."""
 
     def __init__(self, reason: Reject, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
     def of(self, raw: Raw, row_id: str | None = None) -> Rejected:
-        """The row that it is about, rejected."""
+        """Return the row, rejected for this reason."""
         return Rejected(row_id, self.reason, str(self), raw.file, raw.line, raw.value)
 
 
 def text_in(row: JsonObject, column: str) -> str:
-    """The text of a column. Raises RejectedError(WRONG_SHAPE)."""
+    """Return the text of a column.
+
+    Raises RejectedError(WRONG_SHAPE).
+    """
     value = row.get(column)
     if not isinstance(value, str):
         raise RejectedError(Reject.WRONG_SHAPE, f"{column} is {_kind(value)}, not text")
@@ -111,7 +116,10 @@ def text_in(row: JsonObject, column: str) -> str:
 
 
 def question_in(row: JsonObject, column: str) -> str:
-    """The text of a column that holds the question. Raises RejectedError(WRONG_SHAPE, EMPTY_PROMPT)."""
+    """Return the text of a column that holds the question.
+
+    Raises RejectedError(WRONG_SHAPE, EMPTY_PROMPT).
+    """
     value = text_in(row, column)
     if not value.strip():
         raise RejectedError(Reject.EMPTY_PROMPT, f"{column} is empty")
@@ -119,12 +127,18 @@ def question_in(row: JsonObject, column: str) -> str:
 
 
 def objects_in(row: JsonObject, column: str) -> list[JsonObject]:
-    """The objects of a column that holds a list of them. Raises RejectedError(WRONG_SHAPE)."""
+    """Return the objects that a column lists.
+
+    Raises RejectedError(WRONG_SHAPE).
+    """
     return objects(row.get(column), column)
 
 
 def objects(value: Json, column: str) -> list[JsonObject]:
-    """The same, of a value that was read already."""
+    """Return the value as a list of objects.
+
+    Raises RejectedError(WRONG_SHAPE).
+    """
     if not isinstance(value, list):
         raise RejectedError(Reject.WRONG_SHAPE, f"{column} is {_kind(value)}, not a list")
     for index, item in enumerate(value):
@@ -133,8 +147,23 @@ def objects(value: Json, column: str) -> list[JsonObject]:
     return value  # type: ignore[return-value]  # every item was just seen to be an object
 
 
+def turns_in(
+    row: JsonObject, column: str, roles: Mapping[str, str], *, role_key: str, text_key: str
+) -> list[JsonObject]:
+    """Return the turns that a column lists, in OpenAI's schema.
+
+    Raises RejectedError(WRONG_SHAPE, UNKNOWN_ROLE).
+    """
+    return [
+        {"role": role_in(turn, role_key, roles), "content": text_in(turn, text_key)} for turn in objects_in(row, column)
+    ]
+
+
 def parsed(text: str, column: str) -> Json:
-    """The JSON that a string holds, read strictly. Raises RejectedError(WRONG_SHAPE)."""
+    """Return the JSON that a string holds.
+
+    Raises RejectedError(WRONG_SHAPE).
+    """
     try:
         held = object_in(f'{{"value":{text}\n}}')
     except RefusedError as error:
@@ -145,7 +174,10 @@ def parsed(text: str, column: str) -> Json:
 
 
 def object_in(text: str) -> dict[str, Json]:
-    """The JSON object that a text is, read strictly. Raises RefusedError."""
+    """Return the JSON object that a text is.
+
+    Raises RefusedError.
+    """
     try:
         value = object_of(text.encode("utf-8"))
     except UnicodeEncodeError:  # half a surrogate pair
@@ -155,7 +187,10 @@ def object_in(text: str) -> dict[str, Json]:
 
 
 def role_in(turn: JsonObject, key: str, roles: Mapping[str, str]) -> str:
-    """The turn's role in OpenAI's words. Raises RejectedError(UNKNOWN_ROLE)."""
+    """Return the turn's role in OpenAI's words.
+
+    Raises RejectedError(UNKNOWN_ROLE).
+    """
     role = turn.get(key)
     if not isinstance(role, str) or role not in roles:
         raise RejectedError(Reject.UNKNOWN_ROLE, f"a turn has the {key} {role!r}; published are {', '.join(roles)}")

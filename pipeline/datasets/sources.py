@@ -1,8 +1,10 @@
-"""Where rows come from: files of JSON, JSON lines and Parquet, folders and globs of them, and hub datasets.
+"""Read rows from files, folders, globs and hub datasets.
+
+Files are JSON, JSON lines or Parquet.
 
 Guarantees: a file is streamed, never loaded whole, and read in order; the same source gives the same rows with the same
-numbers. Refuses, in one sentence, what is not there, cannot be read, holds no rows or has other columns than the
-dataset.
+numbers. Raises SourceError, in one sentence, where a source is absent, cannot be read, holds no rows or has other
+columns than the dataset.
 """
 
 from __future__ import annotations
@@ -11,36 +13,35 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.base.json_lines import LONGEST_LINE
-from pipeline.datasets.blocks import ArrowBlock, Block, LinesBlock, RowsBlock, row_of, rows_of, sayable
+from pipeline.datasets.blocks import ArrowBlock, Block, LinesBlock, RowsBlock, checked_row, row_of, rows_of
 from pipeline.datasets.json_values import BrokenJsonError, values_in
 from pipeline.datasets.rows import Raw, Reject, Rejected
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
 
 KINDS = (".parquet", ".jsonl", ".ndjson", ".json")
 HUB = re.compile(r"hub:(?P<repo>[^@:]+)@(?P<revision>[0-9a-f]{7,40})(?::(?P<config>[^:]+)(?::(?P<split>[^:]+))?)?")
 BLOCK_BYTES = 192 * 1024
 BLOCK_ROWS = 512
-LOOKED_AT = 16
-"""Records that are looked at for their columns before a file of JSON is read."""
-MARK = b"\xef\xbb\xbf"
+SAMPLED = 16
+"""Records whose columns are checked before a file of JSON is read."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SourceError(Exception):
-    """A source that cannot be read as the dataset that was named."""
+    """A source cannot be read as the named dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a dataset reads of its rows: `wanted` holds sets of columns, one of which a file must have."""
+    """The columns that a dataset reads.
+
+    `wanted` holds sets of columns, one of which a file must have; `read` is all that is read.
+    """
 
     name: str
     wanted: Sequence[AbstractSet[str]]
@@ -48,7 +49,10 @@ class Schema:
 
 
 def blocks_of(source: Path | str, schema: Schema) -> Iterator[Block]:
-    """All records of the source, in blocks. Raises SourceError, also where there are none."""
+    """Yield all records of the source, in blocks.
+
+    Raises SourceError, also where there are none.
+    """
     text = str(source)
     blocks = _hub_blocks(text, schema) if text.startswith("hub:") else _file_blocks(text, schema)
     empty = True
@@ -60,11 +64,15 @@ def blocks_of(source: Path | str, schema: Schema) -> Iterator[Block]:
 
 
 def files_of(source: str) -> list[Path]:
-    """The files that a path or a glob names, in order; of a folder's files, those of the first kind that it has."""
+    """Return the files that a path or glob names, sorted.
+
+    Of a folder's files, only those of the first kind in `KINDS` that it has, hidden ones left out. Raises SourceError.
+    """
     path = Path(source)
     if path.is_dir():
-        inner = sorted(one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path)))
-        kinds = (tuple(one for one in inner if one.suffix == kind) for kind in KINDS)
+        inner = sorted(one for one in path.rglob("*") if one.is_file())
+        shown = [one for one in inner if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+        kinds = (tuple(one for one in shown if one.suffix == kind) for kind in KINDS)
         files = list(next(filter(None, kinds), ()))
     elif path.exists():
         files = [path]
@@ -77,41 +85,32 @@ def files_of(source: str) -> list[Path]:
     return files
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
 def _file_blocks(source: str, schema: Schema) -> Iterator[Block]:
     for path in files_of(source):
-        with _said(path), path.open("rb") as file:
-            start = file.read(4)
-            file.seek(0)
-            if start == b"PAR1":
-                yield from _parquet_blocks(path, file, schema)
-            else:
-                yield from _json_blocks(path, file, schema)
-
-
-@contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Errors of reading as one sentence about the file."""
-    try:
-        yield
-    except BrokenJsonError as error:
-        raise SourceError(f"{path}: {error}. Nothing behind that can be read: fetch or write the file again") from None
-    except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if type(error).__module__.partition(".")[0] != "pyarrow":
-            raise
-        why = str(error).rstrip(".")
-        raise SourceError(f"{path} is no whole Parquet file: {why}. Fetch or write it again") from None
+        try:
+            with path.open("rb") as file:
+                is_parquet = file.read(4) == b"PAR1"
+                file.seek(0)
+                yield from _parquet_blocks(path, file, schema) if is_parquet else _json_blocks(path, file, schema)
+        except BrokenJsonError as error:
+            message = f"{path}: {error}. Nothing behind that can be read: fetch or write the file again"
+            raise SourceError(message) from None
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            if type(error).__module__.partition(".")[0] != "pyarrow":
+                raise
+            why = str(error).rstrip(".")
+            raise SourceError(f"{path} is no whole Parquet file: {why}. Fetch or write it again") from None
 
 
 def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
-    lines = _is_lines(file)
-    _check_columns(path, schema, _first_columns(path, file, lines=lines))
-    if lines:
+    is_lines = _is_lines(file)
+    records = _nonblank_lines(file) if is_lines else map(_encoded, values_in(file))
+    sample = [row_of(text, str(path), 0) for text in islice(records, SAMPLED)]
+    file.seek(0)
+    _check_columns(path, schema, [row.value.keys() for row in sample if isinstance(row, Raw)])
+    if is_lines:
         yield from _line_blocks(str(path), file)
     else:
         numbered = enumerate(values_in(file), 1)
@@ -120,24 +119,20 @@ def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
 
 
 def _is_lines(file: BinaryIO) -> bool:
-    """Whether each line is a record: not where the file is an array, or one object over many lines."""
-    start = file.read(65536).removeprefix(MARK).lstrip()
+    """Whether each line is a record.
+
+    It is not where the file is an array, or one object over many lines.
+    """
+    start = file.read(65536).removeprefix(BYTE_ORDER_MARK).lstrip()
     file.seek(0)
-    line, more, _ = start.partition(b"\n")
-    return not start.startswith(b"[") and not (more and line.rstrip()[-1:] in (b"{", b"[", b","))
+    line, line_feed, _ = start.partition(b"\n")
+    return not start.startswith(b"[") and not (line_feed and line.rstrip()[-1:] in (b"{", b"[", b","))
 
 
-def _first_columns(path: Path, file: BinaryIO, *, lines: bool) -> list[AbstractSet[str]]:
-    rows = _some_lines(file) if lines else map(_encoded, values_in(file))
-    found = [row_of(text, str(path), 0) for text in islice(rows, LOOKED_AT)]
-    file.seek(0)
-    return [row.value.keys() for row in found if isinstance(row, Raw)]
-
-
-def _some_lines(file: BinaryIO) -> Iterator[bytes]:
+def _nonblank_lines(file: BinaryIO) -> Iterator[bytes]:
     while line := file.readline(LONGEST_LINE):
         if line.strip():
-            yield line.removeprefix(MARK)
+            yield line.removeprefix(BYTE_ORDER_MARK)
 
 
 def _encoded(text: str) -> bytes:
@@ -145,12 +140,15 @@ def _encoded(text: str) -> bytes:
 
 
 def _line_blocks(name: str, file: BinaryIO) -> Iterator[Block]:
-    r"""Lines end at b"\n" alone; one that is too long for a record is passed over and rejected."""
+    r"""Yield the lines of a file in blocks.
+
+    Lines end at b"\n" alone. One that is too long for a record is skipped and rejected.
+    """
     first, held, size, number = 1, list[bytes](), 0, 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
         if number == 1:
-            line = line.removeprefix(MARK)
+            line = line.removeprefix(BYTE_ORDER_MARK)
         if len(line) > LONGEST_LINE:
             yield LinesBlock(name, first, tuple(held))
             yield RowsBlock((Rejected(None, Reject.NOT_JSON, f"longer than {LONGEST_LINE} bytes", name, number),))
@@ -172,7 +170,11 @@ def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Bloc
     from pyarrow.parquet import ParquetFile
 
     table = ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-    columns = _parquet_columns(path, table, schema)
+    found = list(table.schema_arrow.names)
+    _check_columns(path, schema, [set(found)])
+    if twice := next((name for name in schema.read if found.count(name) > 1), None):
+        raise SourceError(f"{path} has the column {twice} twice, and which of them is meant is not said. Drop one")
+    columns = [name for name in found if name in schema.read]
     first = 1
     for batch in table.iter_batches(batch_size=BLOCK_ROWS, columns=columns):
         sink = BufferOutputStream()
@@ -182,21 +184,18 @@ def _parquet_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Bloc
         first += batch.num_rows
 
 
-def _parquet_columns(path: Path, table: ParquetFile, schema: Schema) -> list[str]:
-    found = list(table.schema_arrow.names)
-    _check_columns(path, schema, [set(found)])
-    if twice := next((name for name in schema.read if found.count(name) > 1), None):
-        raise SourceError(f"{path} has the column {twice} twice, and which of them is meant is not said. Drop one")
-    return [name for name in found if name in schema.read]
-
-
 def _check_columns(path: Path | str, schema: Schema, found: Sequence[AbstractSet[str]]) -> None:
-    """Refuse a source none of whose first records has the columns of the dataset."""
+    """Raise SourceError where no record has the dataset's columns.
+
+    `found` holds the columns of the first records.
+    """
     if not found or any(wanted <= columns for wanted in schema.wanted for columns in found):
         return
     wanted = ", or ".join(", ".join(sorted(columns)) for columns in schema.wanted)
-    there = ", ".join(sorted(found[0])) or "none"
-    raise SourceError(f"{path} has the columns {there}; {schema.name} wants {wanted}. Name its dataset with --dataset")
+    present = ", ".join(sorted(found[0])) or "none"
+    raise SourceError(
+        f"{path} has the columns {present}; {schema.name} wants {wanted}. Name its dataset with --dataset"
+    )
 
 
 def _hub_blocks(source: str, schema: Schema) -> Iterator[Block]:
@@ -204,11 +203,10 @@ def _hub_blocks(source: str, schema: Schema) -> Iterator[Block]:
     if named is None:
         raise SourceError(f"{source!r} names no pinned revision. Write hub:REPO@COMMIT, hub:REPO@COMMIT:CONFIG:SPLIT")
     rows = enumerate(_hub_rows(source, named), 1)
-    head = list(islice(rows, LOOKED_AT))
-    _check_columns(source, schema, [row.keys() for _, row in head])
-    block = head
+    block = list(islice(rows, SAMPLED))
+    _check_columns(source, schema, [row.keys() for _, row in block])
     while block:
-        yield RowsBlock(tuple(sayable(Raw(row, source, number)) for number, row in block))
+        yield RowsBlock(tuple(checked_row(Raw(row, source, number)) for number, row in block))
         block = list(islice(rows, BLOCK_ROWS))
 
 

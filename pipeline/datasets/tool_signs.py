@@ -1,8 +1,11 @@
-"""Signs of tools in a conversation: declared to the model, or called and answered in its history.
+"""Find signs of tools in a conversation.
 
-Guarantees: structure decides first (the tools themselves, roles, keys, parts); a marker in the text counts only in the
-mouth of the role that writes it in earnest. What a user quotes in fenced code or between backticks is left out: a
-question about a tool call is no tool call. Markers and their false friends: the published sets, and `tests/unit`.
+Tools are declared to the model, or called and answered in its history.
+
+Guarantees: structure decides first (the tools themselves, roles, keys, parts). A marker in the text counts only in a
+turn of the role that writes it in earnest. What a user quotes in fenced code or between backticks is left out: a
+question about a tool call is no tool call. Markers and look-alikes are from the published sets; `tests/unit` has
+examples.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pipeline.records import Json, JsonObject
 
 
 class Tool(StrEnum):
-    """What a sign is of."""
+    """What a sign shows."""
 
     DECLARED = "tools_declared"
     TRANSCRIPT = "tool_transcript"
@@ -25,7 +28,7 @@ class Tool(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolSign:
-    """`what` was seen, in words, and `where` (`messages[2].content`)."""
+    """What was found, in words, and where (`messages[2].content`)."""
 
     kind: Tool
     what: str
@@ -34,7 +37,10 @@ class ToolSign:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A text's own way to say it. `needle` stands in every text that matches; most texts lack it."""
+    """A way in which texts declare or call tools.
+
+    `needle` stands in every text that matches; most texts lack it, so it is looked for first.
+    """
 
     what: str
     needle: str
@@ -59,9 +65,9 @@ DECLARING_ROLES = frozenset({"tool_declare", "tools", "functions"})
 STRUCTURAL = RESULT_ROLES | CALL_ROLES | DECLARING_ROLES
 CALL_KEYS = ("tool_calls", "function_call", "tool_call_id", "tool_call", "function_calls", "tool_call_ids")
 DECLARING_KEYS = ("tools", "functions")
-"""Keys under which some templates find tools in a message of the system."""
+"""Keys of a system message in which some templates find tools."""
 EMPTY = ("[]", "{}", "null", "None")
-"""Nothing, as text."""
+"""Texts that stand for no value."""
 CALL_PARTS = frozenset({"tool_use", "tool_result", "tool_call", "function_call", "function_call_output"})
 
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
@@ -130,7 +136,7 @@ RESULTS: Sequence[Marker] = (
     _marker("[TOOL_RESULTS]", "[TOOL_RESULTS]", r"\A\s*\[TOOL_RESULTS\]"),
     _marker("the prompt of a shell", "bash-$", r"(?:\A|\n)bash-\$\s*\Z"),
 )
-"""How a user's later turn shows that a machine wrote it."""
+"""How a user's later turn shows a tool's result."""
 
 _REACT_RESULT = re.compile(r"\A\s*Observation:")
 _ACTED = re.compile(r"^[ \t]*Action\b|```\s*\Z|</\w+>\s*\Z", re.MULTILINE)
@@ -154,88 +160,81 @@ _INLINE = re.compile(r"`[^`\n]+`")
 
 
 def signs_of(messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> Iterator[ToolSign]:
-    """Every sign, structure before text, in the order of the messages."""
+    """Yield every sign, structure before text, in message order."""
     if tools:
         yield ToolSign(Tool.DECLARED, "tools are given", "tools")
-    yield from _structural(messages)
+    yield from _signs_in_structure(messages)
     before: JsonObject | None = None
     for index, message in enumerate(messages):
-        role = role_of(message)
-        for part in _as_printed(message):
-            for kind, what in _textual(role, part, before):
+        role, texts = role_of(message), list(texts_of(message))
+        if len(texts) > 1:
+            texts.append("".join(texts))  # as templates print a list of parts
+        for text in texts:
+            for kind, what in _signs_in_text(role, text, before):
                 yield ToolSign(kind, what, f"messages[{index}].content")
         before = message
 
 
-def _structural(messages: Sequence[JsonObject]) -> Iterator[ToolSign]:
+def _signs_in_structure(messages: Sequence[JsonObject]) -> Iterator[ToolSign]:
     for index, message in enumerate(messages):
         role, where = role_of(message), f"messages[{index}]"
         if role in DECLARING_ROLES:
             yield ToolSign(Tool.DECLARED, f"the role {role}", f"{where}.role")
         elif role in RESULT_ROLES or role in CALL_ROLES:
             yield ToolSign(Tool.TRANSCRIPT, f"the role {role}", f"{where}.role")
-        yield from _by_keys(message, where)
+        for tool, keys in ((Tool.TRANSCRIPT, CALL_KEYS), (Tool.DECLARED, DECLARING_KEYS)):
+            for key in keys:
+                if message.get(key) and message[key] not in EMPTY:
+                    yield ToolSign(tool, f"the key {key}", f"{where}.{key}")
         content = message.get("content")
         for part in [message, *content] if isinstance(content, list) else [message]:
             if (kind := kind_of(part)) in CALL_PARTS:
                 yield ToolSign(Tool.TRANSCRIPT, f"a part {kind}", f"{where}.content")
 
 
-def _by_keys(message: JsonObject, where: str) -> Iterator[ToolSign]:
-    for kind, keys in ((Tool.TRANSCRIPT, CALL_KEYS), (Tool.DECLARED, DECLARING_KEYS)):
-        for key in keys:
-            if message.get(key) and message[key] not in EMPTY:
-                yield ToolSign(kind, f"the key {key}", f"{where}.{key}")
-
-
 def kind_of(part: Json | JsonObject) -> str:
-    """The `type` of a message, or of a part of one; "" where it has none."""
+    """Return the `type` of a message or part, or ""."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     return kind if isinstance(kind, str) else ""
 
 
-def _as_printed(message: JsonObject) -> Iterator[str]:
-    """The texts of a message, and all of them joined, as templates print a list of parts."""
-    texts = list(texts_of(message))
-    yield from texts
-    if len(texts) > 1:
-        yield "".join(texts)
-
-
-def _textual(role: str, text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:
+def _signs_in_text(role: str, text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:
     if role == "user":
-        yield from _by_user(text, before)
+        yield from _signs_of_user(text, before)
     elif role not in STRUCTURAL:  # templates print a role that they do not know as the system's
         if role != "assistant":
-            yield from _found(DECLARATIONS, text, Tool.DECLARED)
+            yield from _marked(DECLARATIONS, text, Tool.DECLARED)
         if role not in ("system", "developer"):
-            yield from _found(CALLS, spoken(text, whole=True), Tool.TRANSCRIPT)
+            yield from _marked(CALLS, without_code(text, whole=True), Tool.TRANSCRIPT)
 
 
-def _by_user(text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:
+def _signs_of_user(text: str, before: JsonObject | None) -> Iterator[tuple[Tool, str]]:
     if before is not None and role_of(before) != "system":
-        yield from _found(RESULTS, text, Tool.TRANSCRIPT)
+        yield from _marked(RESULTS, text, Tool.TRANSCRIPT)
         if _REACT_RESULT.match(text) and any(_ACTED.search(said) for said in texts_of(before)):
             yield Tool.TRANSCRIPT, "Observation: after an action"
     if _RENDERED.match(text):
-        yield from _found(DECLARATIONS, text, Tool.DECLARED)
-        yield from _found(CALLS, text, Tool.TRANSCRIPT)
+        yield from _marked(DECLARATIONS, text, Tool.DECLARED)
+        yield from _marked(CALLS, text, Tool.TRANSCRIPT)
         if _FUSED_RESULT.search(text):
             yield Tool.TRANSCRIPT, "a tool's answer in a rendered conversation"
     elif _REACT_OFFER.match(text):
         yield Tool.DECLARED, "a list of actions, offered by a user's turn"
     elif "{" in text and "name" in text and _OFFER.search(text):
-        told = spoken(text)
-        if DEFINITION.is_in(told) and not _REQUEST.search(told):
+        unquoted = without_code(text)
+        if DEFINITION.is_in(unquoted) and not _REQUEST.search(unquoted):
             yield Tool.DECLARED, f"{DEFINITION.what}, offered by a user's turn"
 
 
-def _found(markers: Sequence[Marker], text: str, kind: Tool) -> Iterator[tuple[Tool, str]]:
+def _marked(markers: Sequence[Marker], text: str, kind: Tool) -> Iterator[tuple[Tool, str]]:
     return ((kind, marker.what) for marker in markers if marker.is_in(text))
 
 
-def spoken(text: str, *, whole: bool = False) -> str:
-    """The text without fenced code and code between backticks; `whole`: a text that is one fence is what it holds."""
+def without_code(text: str, *, whole: bool = False) -> str:
+    """Return the text without fenced code and code between backticks.
+
+    `whole`: a text that is one fence gives what the fence holds.
+    """
     if "`" not in text and "~~~" not in text:
         return text
     if whole and (only := _FENCED.fullmatch(text.strip())):
@@ -244,7 +243,7 @@ def spoken(text: str, *, whole: bool = False) -> str:
 
 
 def role_of(message: JsonObject) -> str:
-    """The role in small letters, its words joined by underscores."""
+    """Return the role in lower case, words joined by underscores."""
     role = message.get("role")
     return _plain_role(role) if isinstance(role, str) else ""
 
@@ -255,7 +254,7 @@ def _plain_role(role: str) -> str:
 
 
 def texts_of(message: JsonObject) -> Iterator[str]:
-    """The texts of a message's content."""
+    """Yield the texts of a message's content."""
     content: Json = message.get("content")
     if isinstance(content, str):
         yield content

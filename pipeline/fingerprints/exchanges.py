@@ -1,8 +1,7 @@
-"""Recorded exchanges with hosted APIs, one JSON object a line, and what each copy can still testify to.
+"""Read recorded exchanges with hosted APIs, one a line.
 
-Guarantees: a line that is no exchange is told with its number and loses no other; a copy that somebody edited testifies
-to nothing, and one that was written anew to nothing that writing anew can change. Keys: id, fidelity, endpoint,
-provider, model, status, stream, request, body as sent; others (source, headers) are not read.
+Guarantees: a line that is no exchange is reported with its number and does not affect the others. Keys that are read:
+id, fidelity, endpoint, provider, model, status, stream, request, body (as sent); others (source, headers) are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 
 class Fidelity(StrEnum):
-    """Something that a copy of an answer may still show as it was sent."""
+    """Part of an answer that a copy may show unaltered."""
 
     TEXT = "text"
     SPACE = "space"
@@ -41,20 +40,21 @@ CARRIES: Mapping[tuple[str, bool], frozenset[Fidelity]] = {
     ("keys sorted, ids redacted", False): frozenset({Fidelity.TEXT}),
     ("keys sorted, ids redacted", True): frozenset({Fidelity.TEXT, Fidelity.DELTAS}),
 }
-"""By fidelity and whether it was a stream. Any other fidelity (`values edited`, `partly hand-written`) carries nothing.
+"""What a copy carries, by the line's `fidelity` and whether it is a stream.
 
-Whoever writes JSON anew keeps what a string says, but may have trimmed it, or parsed the arguments in it: such a copy
-has a say in counts, where a text that is not whole closes nothing, and none in white space.
+Any other fidelity (`values edited`, `partly hand-written`) carries nothing. A program that writes JSON again keeps what
+a string says, but may have trimmed it, or parsed the arguments in it. Such a copy has a vote on counts, where a text
+that is not whole closes nothing, and none on white space.
 """
 
 
 class ExchangesError(Exception):
-    """A file of exchanges that cannot be read, or holds none."""
+    """A file of exchanges cannot be read, or holds none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer. `carries` is what the copy can testify to."""
+    """One request and its answer, as the copy shows them."""
 
     id: str
     carries: frozenset[Fidelity]
@@ -68,11 +68,17 @@ class Exchange:
     body: str
 
     def objects(self) -> Iterator[JsonObject]:
-        """The JSON objects of the answer: its body, or each event that is one."""
+        """Yield the answer's JSON objects: its body, or its events.
+
+        Texts that are no JSON object are left out.
+        """
         try:
             for text in sse_data(self.body) if self.stream else (self.body,):
-                value = _object(text)
-                if value is not None:
+                try:
+                    value: Json = json.loads(text)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(value, dict):
                     yield value
         except RefusedError:
             return
@@ -86,35 +92,28 @@ class BadLine:
     why: str
 
 
-def _object(text: str) -> JsonObject | None:
-    try:
-        value: Json = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def read_exchanges(path: Path) -> Iterator[Exchange | BadLine]:
-    """Every line that is not blank, in order; ExchangesError where there is no file."""
+    """Yield every line that is not blank, in order.
+
+    Raises ExchangesError where the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                if raw.strip():
-                    yield _read(raw, number)
+                if not raw.strip():
+                    continue
+                try:
+                    line: Exchange | BadLine = exchange_of(object_of(raw))
+                except RefusedError as error:
+                    line = BadLine(number, error.refusal.detail)
+                except RecursionError:
+                    line = BadLine(number, "the line is nested too deeply")
+                except ValueError as error:
+                    line = BadLine(number, str(error))
+                yield line
     except OSError as error:
         message = f"{path}: no exchanges can be read there ({error.strerror}). Name a file with one exchange a line"
         raise ExchangesError(f"{message}.") from None
-
-
-def _read(raw: bytes, number: int) -> Exchange | BadLine:
-    try:
-        return exchange_of(object_of(raw))
-    except RefusedError as error:
-        return BadLine(number, error.refusal.detail)
-    except RecursionError:
-        return BadLine(number, "the line is nested too deeply")
-    except ValueError as error:
-        return BadLine(number, str(error))
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -131,7 +130,10 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def exchange_of(line: JsonObject) -> Exchange:
-    """The exchange that an object in the schema is. Raises ValueError naming the key that is absent or another kind."""
+    """Return the exchange that a line's object holds.
+
+    Raises ValueError naming a key that is absent or has a value of another type.
+    """
     for key, kinds in _KINDS.items():
         if key not in line:
             raise ValueError(f"the key {key!r} is absent; an exchange has {', '.join(_KINDS)}")

@@ -1,7 +1,7 @@
-"""The answers of a file of exchanges, and an account of the lines that gave none.
+"""Collect the answers of a file of exchanges.
 
-Guarantees: each line is an answer, a copy of one that came before, or counted with the reason why it is neither; one
-that nothing can be read from loses no other. Raises ExchangesError where no line at all is an exchange.
+Guarantees: each line is an answer, a copy of an earlier line, or counted with the reason why it is neither. A line that
+cannot be read does not affect the others. Raises ExchangesError where no line at all is an exchange.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pipeline.records import RefusedError
 
 MOST_BAD_LINES, MOST_OF_A_REASON = 20, 8
 BROKEN = (RefusedError, UnicodeError, RecursionError)
-"""What text raises that has no tokens, or is nested too deeply."""
+"""Raised for text that has no tokens, or is nested too deeply."""
 
 
 @dataclass(slots=True)
 class Harvest:
-    """What came of the lines; mutable while they are read and learned from."""
+    """What the lines gave; mutable while they are learned from."""
 
     answers: list[Observation] = field(default_factory=list)
     skipped: Counter[Skipped] = field(default_factory=Counter)
@@ -34,23 +34,23 @@ class Harvest:
 
     @property
     def lines(self) -> int:
-        """How many lines were read."""
+        """The number of lines that were read."""
         return len(self.answers) + self.skipped.total() + len(self.bad) + self.copies
 
     def add(self, one: Observation | Skipped) -> None:
-        """One exchange that was looked at."""
+        """Add one exchange that was observed or skipped."""
         if isinstance(one, Skipped):
             self.skipped[one] += 1
         else:
             self.answers.append(one)
 
-    def lose(self, broken: Observation, why: str) -> None:
-        """An answer that turned out to be one that nothing can be learned from."""
+    def skip_broken(self, broken: Observation, error: Exception) -> None:
+        """Count an answer as skipped that raised one of `BROKEN`."""
         self.answers = [one for one in self.answers if one is not broken]
-        self.add(unlearned(why))
+        self.add(skipped_by(error))
 
     def said(self) -> Iterator[str]:
-        """The account, in sentences."""
+        """Yield the account of all lines, in sentences."""
         for one in self.bad[:MOST_BAD_LINES]:
             yield f"line {one.line}: {one.why}"
         if len(self.bad) > MOST_BAD_LINES:
@@ -59,50 +59,17 @@ class Harvest:
         if self.copies:
             yield f"{self.copies} not learned from: the same request and answer came before"
         for reason in sorted({one.reason for one in self.skipped}):
-            yield _account(reason, Counter({one.of: n for one, n in self.skipped.items() if one.reason == reason}))
-
-
-def _account(reason: str, of: Counter[str]) -> str:
-    told = ", ".join(f"{name} {n}" for name, n in of.most_common(MOST_OF_A_REASON))
-    more = len(of) - MOST_OF_A_REASON
-    return f"{of.total()} not learned from: {reason} ({told}{f' and {more} more' if more > 0 else ''})"
-
-
-def harvest(lines: Iterable[Exchange | BadLine], formats: Mapping[str, Format]) -> Harvest:
-    """What can be learned from, among these lines."""
-    found, known = Harvest(), set[bytes]()
-    for one in lines:
-        if isinstance(one, BadLine):
-            found.bad.append(one)
-        elif (identity := _identity(one)) is None:
-            found.add(unlearned("RecursionError"))
-        elif identity in known:
-            found.copies += 1
-        else:
-            known.add(identity)
-            found.add(_observed(one, formats))
-    return found
-
-
-def _observed(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
-    try:
-        return observe(exchange, formats)
-    except BROKEN as error:
-        return unlearned(why_broken(error))
-
-
-def unlearned(why: str) -> Skipped:
-    """An answer that nothing can be learned from."""
-    return Skipped("its text or its request has no reading", why)
-
-
-def why_broken(error: Exception) -> str:
-    """One of `BROKEN` in a word or two."""
-    return str(error.refusal.reason) if isinstance(error, RefusedError) else type(error).__name__
+            of = Counter({one.of: n for one, n in self.skipped.items() if one.reason == reason})
+            names = ", ".join(f"{name} {n}" for name, n in of.most_common(MOST_OF_A_REASON))
+            more = f" and {len(of) - MOST_OF_A_REASON} more" if len(of) > MOST_OF_A_REASON else ""
+            yield f"{of.total()} not learned from: {reason} ({names}{more})"
 
 
 def harvest_of_file(path: Path, formats: Mapping[str, Format]) -> Harvest:
-    """Every line of the file. Raises ExchangesError."""
+    """Return what every line of a file gave.
+
+    Raises ExchangesError where the file cannot be read, or no line of it is an exchange.
+    """
     found = harvest(read_exchanges(path), formats)
     if len(found.bad) == found.lines:
         first = f"; line {found.bad[0].line}: {found.bad[0].why}" if found.bad else ""
@@ -110,11 +77,36 @@ def harvest_of_file(path: Path, formats: Mapping[str, Format]) -> Harvest:
     return found
 
 
-def _identity(exchange: Exchange) -> bytes | None:
-    """The same request with the same answer is one exchange, however often it was copied; None if nested too deeply."""
-    try:
-        asked = json.dumps(exchange.request, sort_keys=True)
-    except RecursionError:
-        return None
+def harvest(lines: Iterable[Exchange | BadLine], formats: Mapping[str, Format]) -> Harvest:
+    """Return what these lines gave.
+
+    The same request with the same answer is one exchange, even if it was copied.
+    """
+    found, known = Harvest(), set[bytes]()
+    for one in lines:
+        if isinstance(one, BadLine):
+            found.bad.append(one)
+            continue
+        try:
+            digest = _digest(one)
+            if digest in known:
+                found.copies += 1
+                continue
+            known.add(digest)
+            found.add(observe(one, formats))
+        except BROKEN as error:
+            found.add(skipped_by(error))
+    return found
+
+
+def skipped_by(error: Exception) -> Skipped:
+    """Return why an answer that raised this is skipped."""
+    why = str(error.refusal.reason) if isinstance(error, RefusedError) else type(error).__name__
+    return Skipped("its text or its request has no reading", why)
+
+
+def _digest(exchange: Exchange) -> bytes:
+    """Hash request and answer. Raises RecursionError if nested too deeply."""
+    request = json.dumps(exchange.request, sort_keys=True)
     where = json.dumps([exchange.endpoint, exchange.provider, exchange.model, exchange.status, exchange.stream])
-    return hashlib.sha256("\0".join((where, asked, exchange.body)).encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256("\0".join((where, request, exchange.body)).encode("utf-8", "surrogatepass")).digest()

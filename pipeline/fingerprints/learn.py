@@ -1,8 +1,8 @@
-"""Fingerprints of routes, learned from exchanges: each trait with its value, its votes, and what speaks against it.
+"""Learn the fingerprint of each route from recorded exchanges.
 
-Guarantees: one fingerprint for each (provider, model, streamed or not), and nothing of a neighbour's. An exchange that
-stands in the file twice has one say. A trait that the format needs and no answer spoke of is there, with no value. An
-answer that cannot be learned from is told, and loses no other.
+Guarantees: one fingerprint for each (provider, model, streamed or not), and nothing of another route's. An exchange
+that stands in the file twice has one vote. A trait that the format needs and no answer spoke of has an entry, with no
+value. An answer that cannot be learned from is counted, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.fingerprints.counts import Counting, count_traits, counting_of, native_traits, same_count_traits
-from pipeline.fingerprints.harvest import BROKEN, Harvest, why_broken
-from pipeline.fingerprints.metadata import aside_traits
+from pipeline.fingerprints.harvest import BROKEN, Harvest
+from pipeline.fingerprints.metadata import metadata_traits
 from pipeline.fingerprints.observations import Observation, RouteKey
 from pipeline.fingerprints.shown_text import shown_traits
-from pipeline.fingerprints.tool_calls import parsed_traits
+from pipeline.fingerprints.tool_calls import tool_call_traits
 from pipeline.fingerprints.votes import Learned
 from pipeline.formats.format import Opener, end_ids, is_dated, opening
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json
 
-MOST_TOLD = 12
-"""Counterexamples of one trait that are told one by one."""
+MOST_LISTED = 12
+"""Counterexamples of one trait that are listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedFingerprint:
-    """The traits of one route, in the order in which `TraitName` has them, and from how many answers."""
+    """The traits of one route, in the order of `TraitName`."""
 
     route: RouteKey
     answers: int
     traits: Mapping[TraitName, Learned]
 
     def lines(self) -> list[dict[str, Json]]:
-        """One object a trait, in the schema that `pipeline.proof.fingerprint.read_fingerprints` reads."""
+        """Return one object a trait, as `read_fingerprints` reads them."""
         provider, model, stream = self.route
         return [
             {
@@ -45,90 +45,102 @@ class LearnedFingerprint:
                 "value": learned.value,
                 "n": learned.trait.n,
                 "proven": learned.trait.proven,
-                "counterexamples": told(learned),
+                "counterexamples": counterexamples(learned),
             }
             for name, learned in self.traits.items()
         ]
 
 
-def told(learned: Learned) -> list[Json]:
-    """What the proof lacks, and the answers that do not say what the trait says.
+def counterexamples(learned: Learned) -> list[Json]:
+    """List what the proof lacks, and the answers against it.
 
-    The first of those by their ids, and how many more there are.
+    The first `MOST_LISTED` answers are listed by their ids, then how many more there are.
     """
-    more = len(learned.against) - MOST_TOLD
-    return [
-        *(_said(None, None, lack) for lack in learned.lacks),
-        *(_said(ballot.id, ballot.value, ballot.why) for ballot in learned.against[:MOST_TOLD]),
-        *([_said(None, None, f"and {more} more")] if more > 0 else []),
-    ]
-
-
-def _said(identity: str | None, value: Json, why: str) -> Json:
-    return {"id": identity, "value": value, "why": why}
+    found: list[Json] = [{"id": None, "value": None, "why": lack} for lack in learned.lacks]
+    found += [{"id": vote.id, "value": vote.value, "why": vote.why} for vote in learned.against[:MOST_LISTED]]
+    if (more := len(learned.against) - MOST_LISTED) > 0:
+        found.append({"id": None, "value": None, "why": f"and {more} more"})
+    return found
 
 
 def learn(found: Harvest) -> list[LearnedFingerprint]:
-    """One fingerprint a route, by name; answers that break it are taken out of the harvest, and counted there."""
+    """Return one fingerprint a route, in order of their names.
+
+    Answers that cannot be learned from are taken out of the harvest, and counted there. A route without any other has
+    no fingerprint::
+
+        found = harvest_of_file(Path("exchanges.jsonl"), formats_on({"kimi-k2": open_format("kimi-k2", directory)}))
+        for fingerprint in learn(found):
+            print(fingerprint.route, fingerprint.traits)
+    """
     routes: dict[RouteKey, list[Observation]] = {}
     for one in found.answers:
         routes.setdefault(one.route, []).append(one)
-    every = (_of_whole(found, route, answers) for route, answers in sorted(routes.items()))
-    return [one for one in every if one.answers]
+    learned = [_learn_route(found, route, observations) for route, observations in sorted(routes.items())]
+    return [one for one in learned if one.answers]
 
 
-def _of_whole(found: Harvest, route: RouteKey, seen: Sequence[Observation]) -> LearnedFingerprint:
-    """The fingerprint from those answers that can be learned from, each looked at alone only where some cannot."""
+def _learn_route(found: Harvest, route: RouteKey, observations: Sequence[Observation]) -> LearnedFingerprint:
+    """Learn from all answers that can be learned from.
+
+    Each is tried alone only where learning from all of them fails.
+    """
     try:
-        return _learned(route, seen)
+        return _fingerprint(route, observations)
     except BROKEN:
-        plain = [one for one in seen if _is_whole(found, one, Counting())]
-        counting = counting_of(count_traits(plain))
-        return _learned(route, [one for one in plain if _is_whole(found, one, counting)])
+        readable = [one for one in observations if _can_learn(found, one, Counting())]
+        counting = counting_of(count_traits(readable))
+        return _fingerprint(route, [one for one in readable if _can_learn(found, one, counting)])
 
 
-def _is_whole(found: Harvest, one: Observation, counting: Counting) -> bool:
-    """Whether the answer can be learned from, in a route that counts so; lost to the harvest where it cannot."""
+def _can_learn(found: Harvest, one: Observation, counting: Counting) -> bool:
+    """Whether learning from this answer works; if not, skip it."""
     try:
         count_traits([one])
-        _traits([one], counting, end_proven=True)
+        _other_traits([one], counting, end_proven=True)
     except BROKEN as error:
-        found.lose(one, why_broken(error))
+        found.skip_broken(one, error)
         return False
     return True
 
 
-def _learned(route: RouteKey, seen: Sequence[Observation]) -> LearnedFingerprint:
-    counts = count_traits(seen)
+def _fingerprint(route: RouteKey, observations: Sequence[Observation]) -> LearnedFingerprint:
+    counts = count_traits(observations)
     end = counts.get(TraitName.END_COUNTED)
     proven = end is not None and end.trait.proven
-    found = {**_unspoken(seen), **counts, **_traits(seen, counting_of(counts), end_proven=proven)}
-    return LearnedFingerprint(route, len(seen), {name: found[name] for name in TraitName if name in found})
+    others = _other_traits(observations, counting_of(counts), end_proven=proven)
+    found = {**_needed_traits(observations), **counts, **others}
+    return LearnedFingerprint(route, len(observations), {name: found[name] for name in TraitName if name in found})
 
 
-def _traits(seen: Sequence[Observation], counting: Counting, *, end_proven: bool) -> dict[TraitName, Learned]:
-    """The traits that need no other answer's counts but what is known of how the route counts."""
+def _other_traits(
+    observations: Sequence[Observation], counting: Counting, *, end_proven: bool
+) -> dict[TraitName, Learned]:
+    """Learn all traits but those of `count_traits`, which these need."""
     return {
-        **native_traits(seen, counting, end_proven=end_proven),
-        **shown_traits(seen, counting, stream=any(one.exchange.stream for one in seen)),
-        **parsed_traits(seen, counting),
-        **aside_traits(seen),
-        **same_count_traits(seen, counting),
+        **native_traits(observations, counting, end_proven=end_proven),
+        **shown_traits(observations, counting, stream=any(one.exchange.stream for one in observations)),
+        **tool_call_traits(observations, counting),
+        **metadata_traits(observations),
+        **same_count_traits(observations, counting),
     }
 
 
-def _unspoken(seen: Sequence[Observation]) -> dict[TraitName, Learned]:
-    """Traits that rows of this format are refused without, as no answer said anything of them."""
-    nothing = Learned(Trait(None, 0, proven=False), (), ("no answer says anything of it",))
-    return {name: nothing for one in seen[:1] for name, is_needed in _needs(one).items() if is_needed}
+def _needed_traits(observations: Sequence[Observation]) -> dict[TraitName, Learned]:
+    """Return, without a value, the traits that the format needs.
 
-
-def _needs(one: Observation) -> dict[TraitName, bool]:
-    opener = one.model.opener(one.fmt, thinking=True)
-    return {
+    Rows of the format are refused without them.
+    """
+    if not observations:
+        return {}
+    model, fmt = observations[0].model, observations[0].fmt
+    opener = model.opener(fmt, thinking=True)
+    needed = {
         TraitName.UNCLOSED: opener is not Opener.NOBODY,
-        TraitName.LINE_ENDS: one.fmt.tokenizer.id_of_bytes(b"\r\n") is not None,
-        TraitName.TURN_END: len(end_ids(one.fmt)) > 1,
-        TraitName.THINK_LEAD: opener is Opener.MODEL and len(opening(one.fmt)) > 1,
-        TraitName.PROMPT_SETTINGS: is_dated(one.fmt),
+        TraitName.LINE_ENDS: fmt.tokenizer.id_of_bytes(b"\r\n") is not None,
+        TraitName.TURN_END: len(end_ids(fmt)) > 1,
+        TraitName.THINK_LEAD: opener is Opener.MODEL and len(opening(fmt)) > 1,
+        TraitName.PROMPT_SETTINGS: is_dated(fmt),
     }
+    nothing = Learned(Trait(None, 0, proven=False), (), ("no answer says anything of it",))
+    return {name: nothing for name, is_needed in needed.items() if is_needed}

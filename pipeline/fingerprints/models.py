@@ -1,23 +1,30 @@
-"""Which format a hosted model answers in, by its slug.
+"""Map a hosted model's slug to its format.
 
-Guarantees: one table, looked up by the whole slug without its owner and variant; a model that is not in it has no
-format, and is never read with a neighbour's. Derived models (distillates, fine-tunes) are not in it.
+Guarantees: one table, matched against the whole slug without owner and variant. A model that is not in it has no
+format, and is never read with another model's. Derived models (distillates, fine-tunes) are not in it.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from pipeline.formats.format import Format, Opener
 from pipeline.formats.registry import FORMATS, load_format
+from pipeline.records import JsonObject
 
 
 class ThinkingMode(StrEnum):
-    """When a model thinks. NEVER and ALWAYS: whatever is asked. ON and OFF: unless the request says otherwise."""
+    """When a model thinks.
+
+    NEVER and ALWAYS hold whatever the request says; ON and OFF unless it says otherwise.
+    """
 
     NEVER = "never"
     ALWAYS = "always"
@@ -27,10 +34,10 @@ class ThinkingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How a model answers: its format, when it thinks, and whether the format's prompt is this model's own.
+    """A model's format, and when it thinks.
 
-    A model that always thinks is one whose prompt opens the thinking, also where its format's other models open it
-    themselves (Qwen3-2507).
+    `renders`: whether the format's prompt is this model's own. A model that always thinks is one whose prompt opens the
+    thinking, even where other models of its format open it themselves (Qwen3-2507).
     """
 
     format: str
@@ -38,7 +45,7 @@ class Model:
     renders: bool = True
 
     def opener(self, fmt: Format, *, thinking: bool) -> Opener:
-        """Who opens the reasoning of an answer that thinks, or does not."""
+        """Return who opens the reasoning of its answers."""
         if self.thinks is ThinkingMode.NEVER:
             return Opener.NOBODY
         return Opener.PROMPT if self.thinks is ThinkingMode.ALWAYS else fmt.opener(thinking=thinking)
@@ -73,36 +80,40 @@ MODELS: Sequence[tuple[str, Model]] = (
     (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}{_DATE}", Model("glm-5", ThinkingMode.ON)),
     (rf"gpt-oss[-:]{_SIZES}", Model("gpt-oss", ThinkingMode.ON, renders=False)),
 )
-"""Slugs as patterns, in small letters, without owner (`moonshotai/`) and variant (`:free`, `:exacto`)."""
+"""Patterns of slugs, in lower case, without owner (`moonshotai/`) and variant (`:free`, `:exacto`)."""
 
 _COMPILED = tuple((re.compile(pattern), model) for pattern, model in MODELS)
 
 
 def model_of(slug: str) -> Model | None:
-    """The table's entry for a slug as an answer carries it; None where there is none."""
+    """Return the table's entry for a slug, if any."""
     last = slug.lower().rsplit("/", 1)[-1]
     names = (last, last.rsplit(":", 1)[0])
     return next((model for name in names for pattern, model in _COMPILED if pattern.fullmatch(name)), None)
 
 
 def formats_on(given: Mapping[str, Format]) -> dict[str, Format]:
-    """Every format whose vocabulary was given: those named, and their siblings on the same vocabulary.
+    """Return these formats and their siblings on the same vocabulary.
 
-    A sibling has no chat template to be held against: the one beside the vocabulary is the named format's.
+    A sibling has no chat template: the one beside the vocabulary is the named format's.
     """
-    return dict(_formats_on(given))
-
-
-def _formats_on(given: Mapping[str, Format]) -> Iterator[tuple[str, Format]]:
     tokenizers = {fmt.tokenizer.sha256: fmt.tokenizer for fmt in given.values()}
+    found: dict[str, Format] = {}
     for name, family in FORMATS.items():
         if name in given:
-            yield name, given[name]
+            found[name] = given[name]
         elif family.sha256 in tokenizers:
-            yield name, _without_template(load_format(name, tokenizers[family.sha256]))
+            fmt = load_format(name, tokenizers[family.sha256])
+            has_template = getattr(fmt, "template", None) is not None
+            found[name] = cast("Format", replace(cast("Any", fmt), template=None)) if has_template else fmt
+    return found
 
 
-def _without_template(fmt: Format) -> Format:
-    if getattr(fmt, "template", None) is None:
-        return fmt
-    return cast("Format", replace(cast("Any", fmt), template=None))
+@cache
+def tokenizer_config(directory: Path) -> JsonObject:
+    """Return the family's `tokenizer_config.json`; empty if unreadable."""
+    try:
+        config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

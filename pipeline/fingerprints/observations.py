@@ -1,11 +1,8 @@
-"""An exchange as an answer of one model in one format: what was asked, what came, and what its count is made of.
+"""Read an exchange as one model's answer, with its tokens.
 
-Guarantees: an exchange is observed, or skipped with a reason that can be counted; none is lost without a word.
-
-What an answer's count is made of, as far as its own text tells.
-
-Guarantees: the text is encoded as it came, segment by segment. An answer whose text cannot be all that was emitted
-(U+FFFD, fields out of order, a marker that may be text, reasoning that was left out) has no sum, and says why.
+Guarantees: an exchange is observed, or skipped with a reason that can be counted. The text is encoded as it came,
+segment by segment. An answer whose text cannot be all that was emitted (U+FFFD, fields out of order, a marker that may
+be text, reasoning that was left out) has no `TokenSum`, and says why.
 """
 
 from __future__ import annotations
@@ -26,232 +23,30 @@ from pipeline.proof.answer import ended, split_markers, texts, texts_of
 from pipeline.proof.locations import special_text
 from pipeline.proof.stream_deltas import spell
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
-from pipeline.records import Completion, Ids, Json, JsonObject, Prompt, RefusedError, ToolCall
+from pipeline.records import Completion, Ids, Json, JsonObject, RefusedError, ToolCall
 
 OK = 200
 RouteKey: TypeAlias = tuple[str, str, bool]
-_OTHER_PROMPT = frozenset({"response_format", "functions", "function_call", "structured_outputs", "prediction"})
+"""Provider, model, and whether the answer was streamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An exchange from which nothing is learned: the reason, and what it is of."""
+    """Why an exchange was skipped, and what caused it."""
 
     reason: str
     of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """One answer. `opener` is None where nothing says whether it thought; `blank` says why there is no `sum`."""
-
-    exchange: Exchange
-    completion: Completion
-    fmt: Format
-    model: Model
-    opener: Opener | None
-    ended: bool | None
-    sum: TokenSum | None
-    blank: str
-    prompt_ids: Ids | None
-
-    @property
-    def route(self) -> RouteKey:
-        """Provider, model and streamed or not, as the answer says; an API that names no provider is its own."""
-        told, kept = self.completion, self.exchange
-        provider = told.provider or kept.provider or re.split("[/:]", kept.endpoint)[0]
-        return provider, told.model or kept.model, kept.stream
-
-    @property
-    def size(self) -> int:
-        """Its length in tokens, as counted."""
-        usage = self.completion.usage
-        return (usage.completion_tokens or 0) if usage else 0
-
-    @property
-    def request(self) -> JsonObject:
-        return self.exchange.request or {}
-
-    @property
-    def tools_sent(self) -> bool:
-        return bool(self.request.get("tools"))
-
-    @property
-    def max_tokens(self) -> int | None:
-        """The limit that was asked for."""
-        value = self.request.get("max_tokens") or self.request.get("max_completion_tokens")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def carries(self, *aspects: Fidelity) -> bool:
-        """Whether the copy can testify to all of these."""
-        return self.exchange.carries.issuperset(aspects)
-
-
-def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
-    """The answer in the format of its model, or why nothing can be learned from it."""
-    if (why := _why_not(exchange)) is not None:
-        return why
-    try:
-        read = completion_of_sse(exchange.body) if exchange.stream else completion_of_json(exchange.body.encode())
-    except UnicodeEncodeError:
-        return Skipped("no answer can be read", "half a surrogate pair")
-    except RefusedError as error:
-        return Skipped("no answer can be read", str(error.refusal.reason))
-    slug = read.model or exchange.model
-    model = model_of(slug)
-    if model is None:
-        return Skipped("the model has no format here", slug)
-    fmt = formats.get(model.format)
-    if fmt is None:
-        return Skipped("no tokenizer of the model's format was given", f"{slug} needs {model.format}")
-    return _observed(exchange, read, fmt, model)
-
-
-def _why_not(exchange: Exchange) -> Skipped | None:
-    if exchange.request is None or "messages" not in exchange.request:
-        return Skipped("no chat completion was asked for", exchange.endpoint or "no endpoint")
-    if exchange.status != OK:
-        return Skipped("the answer is an error", f"status {exchange.status}")
-    if not exchange.carries:
-        return Skipped("the copy testifies to nothing", exchange.fidelity)
-    return None
-
-
-def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Model) -> Observation:
-    opener, ends = _opener(exchange.request or {}, completion, fmt, model), _ended(completion)
-    found = _sum(exchange, completion, fmt, opener, ends)
-    return Observation(
-        exchange=exchange,
-        completion=completion,
-        fmt=fmt,
-        model=model,
-        opener=opener,
-        ended=ends,
-        sum=found if isinstance(found, TokenSum) else None,
-        blank=found if isinstance(found, str) else "",
-        prompt_ids=_prompt_ids(exchange, fmt, model),
-    )
-
-
-def _sum(
-    exchange: Exchange,
-    completion: Completion,
-    fmt: Format,
-    opener: Opener | None,
-    end: bool | None,  # noqa: FBT001 — as in `Observation`
-) -> TokenSum | str:
-    request = exchange.request or {}
-    called, form = bool(completion.tool_calls), id_form(completion)
-    forced = request.get("tool_choice") not in (None, "auto")
-    untold = {
-        "the copy does not carry its text": Fidelity.TEXT not in exchange.carries,
-        "its finish reasons do not say how it ended": end is None,
-        "a stop text was asked for, and what it cut off was counted or not": bool(request.get("stop")),
-        "its call was forced, and forced tokens are counted or not": called and forced,
-        "a parser holds back what a cut section ended with": called and not end,
-        "ids of its calls are invented, so the length of the model's own is not known": (
-            called and form == "invented" and SECTION_BEGIN in fmt.tool_markers()
-        ),
-    }
-    why = next((why for why, holds in untold.items() if holds), None)
-    if why is not None:
-        return why
-    if opener is None:
-        return "no reasoning came, and nothing says that there was none"
-    raw = not request.get("tools")
-    return sum_of(completion, fmt, opener, ended=end is True, raw_markers=raw, prefix_cut=form == "prefix_cut")
-
-
-def id_form(completion: Completion) -> str:
-    """How ids of parsed calls look: Kimi's own, without `functions.`, or neither; Kimi's own where there are none."""
-    names = [(call.id, re.escape(call.name)) for call in completion.tool_calls]
-    if all(re.fullmatch(rf"functions\.{name}:\d+", identity) for identity, name in names):
-        return "verbatim"
-    return "prefix_cut" if all(re.fullmatch(rf"{name}:\d+", identity) for identity, name in names) else "invented"
-
-
-def _ended(completion: Completion) -> bool | None:
-    try:
-        return ended(completion)
-    except RefusedError:
-        return None
-
-
-def _opener(request: JsonObject, completion: Completion, fmt: Format, model: Model) -> Opener | None:
-    """Who opened the reasoning; None where an answer without any may have thought."""
-    asked = asked_thinking(request)
-    if completion.reasoning:
-        return model.opener(fmt, thinking=True)
-    thinking = asked if asked is not None else model.thinks in (ThinkingMode.ON, ThinkingMode.ALWAYS)
-    opener = model.opener(fmt, thinking=thinking)
-    return opener if opener is Opener.NOBODY else None
-
-
-def asked_thinking(request: JsonObject) -> bool | None:
-    """What the request says of thinking, in any of the ways that APIs know; None where it says nothing."""
-    told: list[Json] = [request.get("enable_thinking"), request.get("reasoning_effort")]
-    for name in ("reasoning", "thinking", "chat_template_kwargs"):
-        if isinstance(holder := request.get(name), dict):
-            told += [holder.get(key) for key in ("enabled", "effort", "type", "enable_thinking", "thinking")]
-    said = {_switch(value) for value in told} - {None}
-    return said.pop() if len(said) == 1 else None
-
-
-def _switch(value: Json) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    return value not in ("none", "disabled") if isinstance(value, str) else None
-
-
-def hides_reasoning(request: JsonObject) -> bool:
-    """Whether the request asks for the reasoning to be left out of the answer."""
-    told = request.get("reasoning")
-    return request.get("include_reasoning") is False or (isinstance(told, dict) and told.get("exclude") is True)
-
-
-def _prompt_ids(exchange: Exchange, fmt: Format, model: Model) -> Ids | None:
-    """The prompt as its format renders it; None where that is not known to be the model's own rendering."""
-    request = exchange.request or {}
-    if not model.renders or _OTHER_PROMPT & request.keys():
-        return None
-    try:
-        prompt = _prompt(exchange.id, request, model)
-        return None if special_text(fmt, prompt) is not None else fmt.render(prompt)
-    except RefusedError:
-        return None
-
-
-def _prompt(identity: str, request: JsonObject, model: Model) -> Prompt:
-    asked = asked_thinking(request)
-    by_default = model.thinks is not ThinkingMode.OFF
-    thinking = by_default if asked is None or model.thinks in (ThinkingMode.NEVER, ThinkingMode.ALWAYS) else asked
-    tools = request.get("tools")
-    return prompt_of(
-        {"id": identity or "-", "messages": request["messages"], "tools": tools or [], "thinking": thinking}
-    )
-
-
-def named(one: Observation, value: Json, why: str, *, certain: bool = False, excused: bool = False) -> Vote:
-    """The answer's vote for a value."""
-    return Vote(one.exchange.id, value, one.size, why, certain=certain, excused=excused)
-
-
-def silent(one: Observation, why: str) -> Vote:
-    """The answer names no value, and says why."""
-    return Vote(one.exchange.id, None, one.size, why)
-
-
-_PREFIX = "functions."
-
-
-@dataclass(frozen=True, slots=True)
 class TokenSum:
-    """Tokens of one answer. `counted` is the provider's `completion_tokens`.
+    """What one answer's token count is made of.
 
-    `text`: what is shown, encoded again, with the grammar of its tool calls; `space`: how many of those the white space
-    at the ends of its fields makes. `think`: the control tokens of the thinking, which no text shows. `ended`: 1 where
-    an end token was emitted. `spelled`: how many tokens the deltas spell one by one, None where they are not tokens;
-    `canonical`: whether those are the text encoded again.
+    `counted`: the provider's `completion_tokens`. `text`: the shown text, encoded again, with the grammar of its tool
+    calls; `space`: how many of those the white space at the ends of its fields makes. `think`: the control tokens of
+    the thinking, which no text shows; `closed`: whether the thinking was closed. `ended`: 1 where an end token was
+    emitted. `section`: whether tool markers stand in it. `spelled`: how many tokens the deltas spell one by one, None
+    where they are not tokens; `canonical`: whether those are the text encoded again.
     """
 
     counted: int
@@ -266,24 +61,244 @@ class TokenSum:
 
     @property
     def extra(self) -> int:
-        """How many tokens were counted beside the text, encoded again."""
+        """Tokens counted beside the text, encoded again."""
         return self.counted - self.text
 
     @property
     def beside(self) -> int:
-        """How many were counted beside those of the text that were emitted, as far as the deltas spell them."""
+        """Tokens counted beside the emitted text, as deltas spell it."""
         return self.counted - (self.text if self.spelled is None else self.spelled)
 
     @property
     def certain(self) -> bool:
-        """Whether the deltas show that the text encoded again is what was emitted."""
+        """Whether deltas show that the canonical tokens were emitted."""
         return self.spelled is not None and self.canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One answer in its model's format.
+
+    `opener` is None where nothing says whether it thought, `ended` where its finish reasons contradict, `prompt_ids`
+    where our rendering is not known to be the model's own. `why_no_sum` says why `sum` is None.
+    """
+
+    exchange: Exchange
+    completion: Completion
+    fmt: Format
+    model: Model
+    opener: Opener | None
+    ended: bool | None
+    sum: TokenSum | None
+    why_no_sum: str
+    prompt_ids: Ids | None
+
+    @property
+    def route(self) -> RouteKey:
+        """The answer's route; without a provider, the API is it."""
+        answer, exchange = self.completion, self.exchange
+        provider = answer.provider or exchange.provider or re.split("[/:]", exchange.endpoint)[0]
+        return provider, answer.model or exchange.model, exchange.stream
+
+    @property
+    def size(self) -> int:
+        """Length in tokens, as counted; 0 where no count came."""
+        usage = self.completion.usage
+        return (usage.completion_tokens or 0) if usage else 0
+
+    @property
+    def request(self) -> JsonObject:
+        return self.exchange.request or {}
+
+    @property
+    def tools_sent(self) -> bool:
+        return bool(self.request.get("tools"))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit that the request sets."""
+        value = self.request.get("max_tokens") or self.request.get("max_completion_tokens")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def carries(self, *parts: Fidelity) -> bool:
+        """Whether the copy can testify to all of these."""
+        return self.exchange.carries.issuperset(parts)
+
+    def vote(self, value: Json, why: str, *, certain: bool = False, excused: bool = False) -> Vote:
+        """Return the answer's vote for a value."""
+        return Vote(self.exchange.id, value, self.size, why, certain=certain, excused=excused)
+
+    def abstain(self, why: str) -> Vote:
+        """Return a vote that names no value."""
+        return Vote(self.exchange.id, None, self.size, why)
+
+
+def observe(exchange: Exchange, formats: Mapping[str, Format]) -> Observation | Skipped:
+    """Return the answer in its format, or why skipped.
+
+    Raises RefusedError, UnicodeError or RecursionError for text that has no tokens or is nested too deeply.
+    """
+    if (skipped := _without_answer(exchange)) is not None:
+        return skipped
+    try:
+        completion = completion_of_sse(exchange.body) if exchange.stream else completion_of_json(exchange.body.encode())
+    except UnicodeEncodeError:
+        return Skipped("no answer can be read", "half a surrogate pair")
+    except RefusedError as error:
+        return Skipped("no answer can be read", str(error.refusal.reason))
+    slug = completion.model or exchange.model
+    model = model_of(slug)
+    if model is None:
+        return Skipped("the model has no format here", slug)
+    fmt = formats.get(model.format)
+    if fmt is None:
+        return Skipped("no tokenizer of the model's format was given", f"{slug} needs {model.format}")
+    return _observed(exchange, completion, fmt, model)
+
+
+def _without_answer(exchange: Exchange) -> Skipped | None:
+    """Return why an exchange has no answer to read."""
+    if exchange.request is None or "messages" not in exchange.request:
+        return Skipped("no chat completion was asked for", exchange.endpoint or "no endpoint")
+    if exchange.status != OK:
+        return Skipped("the answer is an error", f"status {exchange.status}")
+    if not exchange.carries:
+        return Skipped("the copy testifies to nothing", exchange.fidelity)
+    return None
+
+
+def _observed(exchange: Exchange, completion: Completion, fmt: Format, model: Model) -> Observation:
+    request = exchange.request or {}
+    opener = opener_of(request, completion, fmt, model)
+    try:
+        is_ended = ended(completion)
+    except RefusedError:
+        is_ended = None
+    found = _sum(exchange, completion, fmt, opener, is_ended)
+    return Observation(
+        exchange=exchange,
+        completion=completion,
+        fmt=fmt,
+        model=model,
+        opener=opener,
+        ended=is_ended,
+        sum=found if isinstance(found, TokenSum) else None,
+        why_no_sum=found if isinstance(found, str) else "",
+        prompt_ids=rendered_prompt(exchange.id, request, fmt, model),
+    )
+
+
+# What the request asks for
+
+
+def requested_thinking(request: JsonObject) -> bool | None:
+    """Return whether a request of any API asks for thinking.
+
+    None where it says nothing, or contradicts itself.
+    """
+    values: list[Json] = [request.get("enable_thinking"), request.get("reasoning_effort")]
+    for name in ("reasoning", "thinking", "chat_template_kwargs"):
+        if isinstance(options := request.get(name), dict):
+            values += [options.get(key) for key in ("enabled", "effort", "type", "enable_thinking", "thinking")]
+    switches = {
+        value if isinstance(value, bool) else value not in ("none", "disabled")
+        for value in values
+        if isinstance(value, bool | str)
+    }
+    return switches.pop() if len(switches) == 1 else None
+
+
+def hides_reasoning(request: JsonObject) -> bool:
+    """Whether the request asks to leave the reasoning out."""
+    options = request.get("reasoning")
+    return request.get("include_reasoning") is False or (isinstance(options, dict) and options.get("exclude") is True)
+
+
+def opener_of(request: JsonObject, completion: Completion, fmt: Format, model: Model) -> Opener | None:
+    """Return who opened the reasoning.
+
+    None where an answer without any may have thought.
+    """
+    if completion.reasoning:
+        return model.opener(fmt, thinking=True)
+    requested = requested_thinking(request)
+    thinking = requested if requested is not None else model.thinks in (ThinkingMode.ON, ThinkingMode.ALWAYS)
+    opener = model.opener(fmt, thinking=thinking)
+    return opener if opener is Opener.NOBODY else None
+
+
+_CHANGES_PROMPT = frozenset({"response_format", "functions", "function_call", "structured_outputs", "prediction"})
+"""Keys of a request with which servers render a prompt in ways that are not known here."""
+
+
+def rendered_prompt(identity: str, request: JsonObject, fmt: Format, model: Model) -> Ids | None:
+    """Return the prompt's ids; None where they are not known."""
+    if not model.renders or _CHANGES_PROMPT & request.keys():
+        return None
+    requested = requested_thinking(request)
+    by_default = model.thinks is not ThinkingMode.OFF
+    is_fixed = requested is None or model.thinks in (ThinkingMode.NEVER, ThinkingMode.ALWAYS)
+    row = {
+        "id": identity or "-",
+        "messages": request["messages"],
+        "tools": request.get("tools") or [],
+        "thinking": by_default if is_fixed else requested,
+    }
+    try:
+        prompt = prompt_of(row)
+        return None if special_text(fmt, prompt) is not None else fmt.render(prompt)
+    except RefusedError:
+        return None
+
+
+# What the count is made of
+
+
+def _sum(
+    exchange: Exchange,
+    completion: Completion,
+    fmt: Format,
+    opener: Opener | None,
+    end: bool | None,  # noqa: FBT001 — as in `Observation`
+) -> TokenSum | str:
+    """Return the sum of an exchange, or why none."""
+    request = exchange.request or {}
+    called, form = bool(completion.tool_calls), id_form(completion)
+    forced = request.get("tool_choice") not in (None, "auto")
+    obstacles = {
+        "the copy does not carry its text": Fidelity.TEXT not in exchange.carries,
+        "its finish reasons do not say how it ended": end is None,
+        "a stop text was asked for, and what it cut off was counted or not": bool(request.get("stop")),
+        "its call was forced, and forced tokens are counted or not": called and forced,
+        "a parser holds back what a cut section ended with": called and not end,
+        "ids of its calls are invented, so the length of the model's own is not known": (
+            called and form == "invented" and SECTION_BEGIN in fmt.tool_markers()
+        ),
+    }
+    why = next((why for why, holds in obstacles.items() if holds), None)
+    if why is not None:
+        return why
+    if opener is None:
+        return "no reasoning came, and nothing says that there was none"
+    raw = not request.get("tools")
+    return sum_of(completion, fmt, opener, ended=end is True, raw_markers=raw, prefix_cut=form == "prefix_cut")
+
+
+def id_form(completion: Completion) -> str:
+    """Return the form of parsed calls' ids.
+
+    `verbatim` is Kimi's own, also where there are no calls; `prefix_cut` lost `functions.`; others are `invented`.
+    """
+    names = [(call.id, re.escape(call.name)) for call in completion.tool_calls]
+    if all(re.fullmatch(rf"functions\.{name}:\d+", identity) for identity, name in names):
+        return "verbatim"
+    return "prefix_cut" if all(re.fullmatch(rf"{name}:\d+", identity) for identity, name in names) else "invented"
 
 
 def sum_of(
     completion: Completion, fmt: Format, opener: Opener, *, ended: bool, raw_markers: bool, prefix_cut: bool
 ) -> TokenSum | str:
-    """The sum of an answer, or why it has none.
+    """Return the sum of an answer, or why none.
 
     `raw_markers`: markers in its content are its tool calls' own, as no `tools` were sent. `prefix_cut`: ids of its
     calls lost `functions.`.
@@ -295,18 +310,18 @@ def sum_of(
         body = _body(completion, fmt, raw_markers=raw_markers, prefix_cut=prefix_cut)
         if isinstance(body, str):
             return body
-        why = _why_no_sum(completion, opener, ended=ended)
+        why = _why_incomplete(completion, opener, ended=ended)
         return why or _token_sum(completion, fmt, opener, body, usage.completion_tokens, ended=ended)
     except RefusedError as error:
         return f"{error.refusal.reason}: {error.refusal.detail}"
 
 
-def _why_no_sum(completion: Completion, opener: Opener, *, ended: bool) -> str:
-    """What keeps the text from being all that was emitted; empty where nothing does."""
+def _why_incomplete(completion: Completion, opener: Opener, *, ended: bool) -> str:
+    """Return why the text is not everything emitted, or ""."""
     (reasoning, content), calls = texts(completion), completion.tool_calls
     rank = {"reasoning": 0, "content": 1, "tool_calls": 2}
     pairs = pairwise(completion.deltas or ())
-    untold = {
+    obstacles = {
         "nothing was delivered": not (reasoning or content or calls),
         "U+FFFD stands in its text": "\ufffd" in reasoning + content,
         "its fields came out of order": any(rank[before.field] > rank[after.field] for before, after in pairs),
@@ -316,7 +331,10 @@ def _why_no_sum(completion: Completion, opener: Opener, *, ended: bool) -> str:
             bool(reasoning) and ended and not (content or calls)
         ),
     }
-    return next((why for why, holds in untold.items() if holds), "")
+    return next((why for why, holds in obstacles.items() if holds), "")
+
+
+_PREFIX = "functions."
 
 
 def _body(completion: Completion, fmt: Format, *, raw_markers: bool, prefix_cut: bool) -> tuple[str | int, ...] | str:
@@ -354,14 +372,13 @@ def _token_sum(
     think = emitted - len(shown) - int(ended)
     if reasoning is not None and opener is Opener.PROMPT and fmt.opener(thinking=True) is Opener.MODEL:
         think -= len(opening(fmt))
-    section = any(isinstance(piece, int) for piece in body)
-    spelled = None if completion.tool_calls else _spelled(completion, fmt, len(shown), counted)
+    spelled = None if completion.tool_calls else _spelled_by_deltas(completion, fmt, len(shown), counted)
     return TokenSum(
         counted=counted,
         text=len(shown),
         think=think,
         ended=int(ended),
-        section=section,
+        section=any(isinstance(piece, int) for piece in body),
         closed=closed,
         space=sum(len(encode(field)) - len(encode(field.strip())) for field in texts(completion)),
         spelled=None if spelled is None else len(spelled),
@@ -369,10 +386,11 @@ def _token_sum(
     )
 
 
-def _spelled(completion: Completion, fmt: Format, text: int, counted: int) -> Ids | None:
-    """The tokens that the deltas spell; None where they are none, or more than were counted (pieces of tokens).
+def _spelled_by_deltas(completion: Completion, fmt: Format, text: int, counted: int) -> Ids | None:
+    """Return the tokens that the deltas spell.
 
-    A marker in the text is the control token, as the whole sum reads it.
+    None where they spell none, or more than were counted (pieces of tokens). A marker in the text is the control token,
+    as in the rest of the sum.
     """
     if completion.deltas is None:
         return None

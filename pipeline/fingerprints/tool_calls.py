@@ -1,8 +1,8 @@
-"""What a route does to parsed tool calls: their ids, and the text of their arguments.
+"""Learn what a route does to parsed tool calls.
 
-Guarantees: an id says by itself whether it is the model's own. Arguments are verbatim only where another way to write
-the same JSON would not close the count, or is one that no writer of JSON has; keys in an order that sorting would
-change must have been seen.
+Guarantees: an id shows by itself whether it is the model's own. Arguments are verbatim only where another way to write
+the same JSON would not close the count, or where no common writer of JSON writes like that. Keys in an order that
+sorting would change must have been seen.
 """
 
 from __future__ import annotations
@@ -14,57 +14,65 @@ from dataclasses import replace
 
 from pipeline.fingerprints.counts import Counting
 from pipeline.fingerprints.exchanges import Fidelity
-from pipeline.fingerprints.observations import Observation, id_form, named, silent
+from pipeline.fingerprints.observations import Observation, id_form
 from pipeline.fingerprints.votes import Learned, Vote, tally
 from pipeline.formats.kimi.tokens import SECTION_BEGIN
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json, RefusedError, ToolCall
 
 
-def parsed_traits(seen: Sequence[Observation], counting: Counting) -> dict[TraitName, Learned]:
-    """The traits of parsed calls; only where the model's own ids and arguments are text (Kimi's layout)."""
-    called = [one for one in seen if one.completion.tool_calls and SECTION_BEGIN in one.fmt.tool_markers()]
-    arguments = tally(_argument_ballots(called, counting))
+def tool_call_traits(observations: Sequence[Observation], counting: Counting) -> dict[TraitName, Learned]:
+    """Learn what is done to ids and arguments of calls.
+
+    Only where the model's own ids and arguments are text (Kimi's layout).
+    """
+    called = [one for one in observations if one.completion.tool_calls and SECTION_BEGIN in one.fmt.tool_markers()]
+    arguments = tally(argument_votes(called, counting))
     if arguments is not None and arguments.value == "verbatim":
-        unsorted = any(_shows_order(one) for one in called if one.carries(Fidelity.ARGUMENTS))
+        unsorted = any(_has_unsorted_keys(one) for one in called if one.carries(Fidelity.ARGUMENTS))
         arguments = arguments.lacking(() if unsorted else ("no keys came out of order, so they may have been sorted",))
-    found = {TraitName.TOOL_IDS: tally(_id_ballots(called)), TraitName.TOOL_ARGUMENTS: arguments}
+    found = {TraitName.TOOL_IDS: tally(call_id_votes(called)), TraitName.TOOL_ARGUMENTS: arguments}
     return {name: learned for name, learned in found.items() if learned is not None}
 
 
-def _id_ballots(called: Sequence[Observation]) -> Iterator[Vote]:
+def call_id_votes(called: Sequence[Observation]) -> Iterator[Vote]:
+    """Vote on whose ids the calls have."""
     for one in called:
         if one.carries(Fidelity.CALL_IDS):
-            form = id_form(one.completion)
             ids = ", ".join(call.id for call in one.completion.tool_calls)[:60]
-            yield named(one, form, ids, certain=True, excused=True)
+            yield one.vote(id_form(one.completion), ids, certain=True, excused=True)
 
 
-def _argument_ballots(called: Sequence[Observation], counting: Counting) -> Iterator[Vote]:
+def argument_votes(called: Sequence[Observation], counting: Counting) -> Iterator[Vote]:
+    """Vote on whether arguments were written anew."""
     for one in called:
         if not one.carries(Fidelity.TEXT, Fidelity.ARGUMENTS):
             continue
-        if _is_odd(one.completion.tool_calls):
-            yield named(one, "verbatim", "written as no writer of JSON writes", certain=True)
+        written = [(call, _written(call)) for call in one.completion.tool_calls]
+        if any(ways and call.arguments not in ways for call, ways in written):
+            yield one.vote("verbatim", "written as no writer of JSON writes", certain=True)
         elif one.sum is None:
-            yield silent(one, one.blank)
+            yield one.abstain(one.why_no_sum)
         else:
             ways = [replace(counting, end_tools=end) for end in (True, False) if counting.end_tools in (end, None)]
-            hidden = {many for way in ways if (many := way.hidden(one.sum)) is not None}
-            yield _argument_ballot(one, {one.sum.extra - many for many in hidden})
+            hidden = [tokens for way in ways if (tokens := way.hidden(one.sum)) is not None]
+            yield _vote_by_count(one, {one.sum.extra - tokens for tokens in hidden})
 
 
-def _argument_ballot(one: Observation, over: set[int]) -> Vote:
-    """`over`: tokens that the arguments as shown do not explain, in each way that the route may count."""
-    others = {many - added for many in over for added in _added(one)}
-    if 0 in over and 0 in others:
-        return silent(one, "written in another way, the arguments would have the same count")
-    if 0 in over:
-        return named(one, "verbatim", "the count closes with the arguments as they came, and with no other way")
+def _vote_by_count(one: Observation, unexplained: set[int]) -> Vote:
+    """Vote by which way to write arguments closes the count.
+
+    `unexplained`: tokens that the arguments as shown do not explain, in each way that the route may count.
+    """
+    others = {tokens - added for tokens in unexplained for added in _added(one)}
+    if 0 in unexplained and 0 in others:
+        return one.abstain("written in another way, the arguments would have the same count")
+    if 0 in unexplained:
+        return one.vote("verbatim", "the count closes with the arguments as they came, and with no other way")
     if 0 in others:
-        return named(one, "reserialised", "the count closes with the arguments written in another way")
-    told = " or ".join(map(str, sorted(over))) or "unknown"
-    return silent(one, f"{told} tokens are not explained by the arguments, in whatever way they are written")
+        return one.vote("reserialised", "the count closes with the arguments written in another way")
+    tokens = " or ".join(map(str, sorted(unexplained))) or "unknown"
+    return one.abstain(f"{tokens} tokens are not explained by the arguments, in whatever way they are written")
 
 
 _WRITERS: Sequence[Callable[[Json], str]] = (
@@ -76,7 +84,10 @@ _WRITERS: Sequence[Callable[[Json], str]] = (
 
 
 def _written(call: ToolCall) -> list[str]:
-    """The arguments as common writers write them; none where they are no JSON."""
+    """Return the arguments as common writers of JSON write them.
+
+    Empty where they are no JSON.
+    """
     try:
         value = json.loads(call.arguments)
         return [write(value) for write in _WRITERS]
@@ -84,35 +95,28 @@ def _written(call: ToolCall) -> list[str]:
         return []
 
 
-def _is_odd(calls: Sequence[ToolCall]) -> bool:
-    """Whether some arguments are JSON that none of the writers would have written so."""
-    return any((ways := _written(call)) and call.arguments not in ways for call in calls)
-
-
 def _added(one: Observation) -> set[int]:
-    """How many tokens more the calls have when written in each other way, all of them in the same.
+    """Return how many more tokens each other way takes.
 
-    A way whose text has no tokens (half a surrogate pair, written out) is none that an answer could come in.
+    All calls are written in the same way. A way whose text has no tokens (half a surrogate pair, written out) cannot
+    be the model's, and is left out.
     """
-    ways = [(_written(call), call) for call in one.completion.tool_calls]
-    if not all(written for written, _ in ways):
+    calls = one.completion.tool_calls
+    written = [_written(call) for call in calls]
+    if not all(written):
         return set()
+    encode = one.fmt.tokenizer.encode
     found = set()
-    for way in range(len(_WRITERS)):
-        rewritten = [replace(call, arguments=written[way]) for written, call in ways]
-        if rewritten != [call for _, call in ways]:
-            pairs = zip(rewritten, one.completion.tool_calls, strict=True)
+    for texts in zip(*written, strict=True):
+        if any(text != call.arguments for text, call in zip(texts, calls, strict=True)):
             with suppress(RefusedError):
-                found.add(sum(_length(one, new) - _length(one, old) for new, old in pairs))
+                pairs = zip(texts, calls, strict=True)
+                found.add(sum(len(encode(text)) - len(encode(call.arguments)) for text, call in pairs))
     return found
 
 
-def _length(one: Observation, call: ToolCall) -> int:
-    return len(one.fmt.tokenizer.encode(call.arguments))
-
-
-def _shows_order(one: Observation) -> bool:
-    """Whether some arguments have keys in an order that sorting would change."""
+def _has_unsorted_keys(one: Observation) -> bool:
+    """Whether some arguments have keys that sorting would reorder."""
     for call in one.completion.tool_calls:
         try:
             value = json.loads(call.arguments)

@@ -1,9 +1,9 @@
-"""What many answers say of one trait, and whether that proves it.
+"""Decide from many answers' votes whether a trait is proven.
 
-Guarantees: an answer that can tell the values apart has one vote, and another value than the winner's is always told.
-A trait is proven by `ENOUGH` votes for one value, spread over `OCTAVES` octaves of length, with no dissenter that its
-own bytes do not explain. A dissenter that only a count makes is a refused row and no vote; but more than one in
-`DISSENT` of those is a route that does two things, and proves nothing.
+Guarantees: an answer has at most one vote, and every answer that does not name the winner's value is reported. A trait
+is proven by `ENOUGH` votes for one value, spread over `OCTAVES` octaves of length, with no dissenter whose own bytes
+show another value and do not explain why. A dissenter that only a count makes stands for a refused row and does not
+block the proof, unless there is more than one in `DISSENT`: a route that does two things proves nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ DISSENT = 10
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What one answer of `size` tokens says: a value, or None where it names none, and `why` in words.
+    """What one answer of `size` tokens says of a trait.
 
-    `certain`: bytes say so, and no count is needed. `excused`: its own bytes or deltas explain why it differs, so a row
-    like it is refused by itself.
+    `value` is None where it names none; `why` is the reason in words. `certain`: its bytes show the value, and no count
+    is needed. `excused`: its own bytes or deltas explain why it differs, so a row like it is refused by itself.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A trait, what spoke against it, and what its proof lacks."""
+    """A trait, votes against it, and what its proof lacks."""
 
     trait: Trait
     against: tuple[Vote, ...] = ()
@@ -51,53 +51,44 @@ class Learned:
         return self.trait.value
 
     def lacking(self, lacks: Iterable[str]) -> Learned:
-        """The same, and unproven where the proof lacks something else."""
+        """Return the trait, unproven if its proof lacks anything."""
         missing = (*self.lacks, *lacks)
         return replace(self, trait=replace(self.trait, proven=not missing), lacks=missing)
 
 
-def tally(ballots: Iterable[Vote], *, worst: Sequence[Json] = ()) -> Learned | None:
-    """The value that most votes name, or the worst that was seen, where `worst` ranks them; None without a ballot.
+def tally(votes: Iterable[Vote], *, worst: Sequence[Json] = ()) -> Learned | None:
+    """Return the value with most votes; None without a vote.
 
-    An answer on which a route did better than its worst speaks against nothing.
+    Where `worst` ranks values, the first of them that has a vote wins instead, and votes for a better value are not
+    held against it.
     """
-    cast = list(ballots)
+    cast = list(votes)
     if not cast:
         return None
-    named = [ballot for ballot in cast if ballot.value is not None]
+    named = [vote for vote in cast if vote.value is not None]
     if not named:
         return Learned(Trait(None, 0, proven=False), tuple(cast), ("no answer names a value",))
-    value = _winner(named, worst)
-    votes = [ballot for ballot in named if _same(ballot.value, value)]
-    against = [one for one in cast if not _same(one.value, value) and (one.value is None or not worst)]
-    return Learned(Trait(value, len(votes), proven=True), tuple(against)).lacking(_missing(votes, against))
+    numbers = Counter(_key(vote.value) for vote in named)
+    most = max(named, key=lambda vote: numbers[_key(vote.value)]).value
+    winner = next((value for value in worst if numbers[_key(value)]), most)
+    winning = [vote for vote in named if _key(vote.value) == _key(winner)]
+    against = [vote for vote in cast if _key(vote.value) != _key(winner) and (vote.value is None or not worst)]
+    return Learned(Trait(winner, len(winning), proven=True), tuple(against)).lacking(_lacks(winning, against))
 
 
 def _key(value: Json) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _same(one: Json, other: Json) -> bool:
-    return _key(one) == _key(other)
-
-
-def _winner(named: Sequence[Vote], worst: Sequence[Json]) -> Json:
-    seen = Counter(_key(ballot.value) for ballot in named)
-    for value in worst:
-        if seen[_key(value)]:
-            return value
-    return max(named, key=lambda ballot: seen[_key(ballot.value)]).value
-
-
-def _missing(votes: Sequence[Vote], against: Sequence[Vote]) -> list[str]:
-    missing = []
+def _lacks(votes: Sequence[Vote], against: Sequence[Vote]) -> list[str]:
+    lacks = []
     if len(votes) < ENOUGH:
-        missing.append(f"{len(votes)} of {ENOUGH} votes")
-    elif (octaves := len({ballot.size.bit_length() for ballot in votes})) < OCTAVES:
-        missing.append(f"the lengths span {octaves} of {OCTAVES} octaves")
-    rivals = [ballot for ballot in against if ballot.value is not None]
-    if plain := [ballot for ballot in rivals if ballot.certain and not ballot.excused]:
-        missing.append(f"{len(plain)} show another value by their bytes")
+        lacks.append(f"{len(votes)} of {ENOUGH} votes")
+    elif (octaves := len({vote.size.bit_length() for vote in votes})) < OCTAVES:
+        lacks.append(f"the lengths span {octaves} of {OCTAVES} octaves")
+    rivals = [vote for vote in against if vote.value is not None]
+    if plain := [vote for vote in rivals if vote.certain and not vote.excused]:
+        lacks.append(f"{len(plain)} show another value by their bytes")
     elif len(rivals) * DISSENT > len(votes):
-        missing.append(f"{len(rivals)} of {len(rivals) + len(votes)} name another value")
-    return missing
+        lacks.append(f"{len(rivals)} of {len(rivals) + len(votes)} name another value")
+    return lacks

@@ -301,7 +301,7 @@ def test_ci_calls_exactly_the_test_command_of_the_readme(path: str) -> None:
     assert commands_of_readme()[1] in (ROOT / path).read_text("utf-8")
 
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/usage.md")
 RULE_FILES = (
     ".ci/run",
     ".gitattributes",

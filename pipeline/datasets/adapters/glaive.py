@@ -1,14 +1,12 @@
-r"""B1, Glaive function calling v2: functions as JSON objects in the system text, a whole conversation in one string.
+r"""B1, Glaive function calling v2: conversations that call functions.
+
+Functions are JSON objects in the system text, and a whole conversation is one string.
 
 Guarantees: functions become `tools`, calls `tool_calls` and function responses tool messages; a turn head counts only
 at the start or after an empty line. What cannot be read for certain (a call whose arguments are no JSON, a response to
-no call) ends the conversation before it, and a row whose functions cannot be read is rejected: a prompt never declares
-other functions than the row does.
-
-Functions, calls and results of a recorded conversation in the OpenAI schema.
-
-Guarantees: a call has a result right after it and each result answers the call before it; arguments are a JSON object,
-written as chat templates write it, so that every engine prints the same of them.
+no call) ends the conversation before it. A row whose functions cannot be read is rejected: a prompt never declares
+other functions than the row does. A call has its result right after it. Arguments are a JSON object, written as chat
+templates write it, so that every engine prints the same.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
-from pipeline.datasets.conversation import Messages, asked_last, asked_somewhere, identity, sound
+from pipeline.datasets.conversation import Messages, identity, sound, to_drawn_question, to_last_question
 from pipeline.datasets.rows import Raw, Reject, RejectedError, object_in, objects, objects_in, parsed, role_in, text_in
 from pipeline.records import Json, JsonObject, Prompt, RefusedError
 
@@ -56,13 +54,13 @@ pizza questions come hundreds of times.
 
 
 def adapt(raw: Raw) -> Prompt:
-    """A published row. Raises RejectedError."""
+    """Return the prompt of a published row. Raises RejectedError."""
     turns, tools = _read(raw.value)
     return _prompt(NAME, raw, sound(turns), tools)
 
 
 def adapt_reshaped(raw: Raw) -> Prompt:
-    """A row as LLaMA-Factory ships it. Raises RejectedError."""
+    """Return the prompt of LLaMA-Factory's row. Raises RejectedError."""
     tools = declared(objects(parsed(text_in(raw.value, "tools"), "tools"), "tools"))
     known = {_name(tool) for tool in tools}
     turns = without_loose_ends(list(_reshaped(objects_in(raw.value, "conversations"), known)))
@@ -70,13 +68,19 @@ def adapt_reshaped(raw: Raw) -> Prompt:
 
 
 def conversation(row: JsonObject) -> Messages:
-    """A published row's conversation as far as it is sound, answers included. Raises RejectedError."""
+    """Return a published row's conversation, answers included.
+
+    It ends before what is not sound. Raises RejectedError.
+    """
     return sound(_read(row)[0])
 
 
 def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The turns that can be read for certain, and the tools."""
-    system, tools = _opening(text_in(row, "system"))
+    """Return the turns that are certain, and the tools."""
+    text = text_in(row, "system").removeprefix("SYSTEM:").strip()
+    before, offer, functions = text.partition(OFFER)
+    tools = declared(_objects(functions)) if offer else []
+    system: list[JsonObject] = [{"role": "system", "content": text}] if before and not offer else []
     turns = _turns(text_in(row, "chat"), {_name(tool) for tool in tools})
     return without_loose_ends([*system, *turns]), tools
 
@@ -84,31 +88,26 @@ def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
 def _prompt(name: str, raw: Raw, messages: Messages, tools: Sequence[JsonObject]) -> Prompt:
     row_id = identity(name, None, *map(raw.value.get, sorted(RESHAPED_COLUMNS if name == RESHAPED else COLUMNS)))
     calls = any(turn.get("tool_calls") for turn in messages)
-    asked = asked_somewhere(messages, row_id) if calls else asked_last(messages)
-    return Prompt(row_id, asked, tuple(tools), dataset=name)
+    kept = to_drawn_question(messages, row_id) if calls else to_last_question(messages)
+    return Prompt(row_id, kept, tuple(tools), dataset=name)
 
 
-def _opening(system: str) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The system turn, if any, and the tools."""
-    text = system.removeprefix("SYSTEM:").strip()
-    before, offer, functions = text.partition(OFFER)
-    if not offer:
-        return [{"role": "system", "content": text}] if before else [], []
-    return [], declared(list(_objects_after(functions)))
+def _objects(text: str) -> list[JsonObject]:
+    """Return the JSON objects that stand one after another.
 
-
-def _objects_after(text: str) -> Iterator[JsonObject]:
-    """JSON objects that stand one after another with white space between. Raises RejectedError(UNREADABLE_TOOLS)."""
-    at = 0
+    Raises RejectedError(UNREADABLE_TOOLS).
+    """
+    found, at = list[JsonObject](), 0
     while rest := text[at:].lstrip():
         start = len(text) - len(rest)
         try:
             _, at = DECODER.raw_decode(text, start)
-            yield object_in(text[start:at])
+            found.append(object_in(text[start:at]))
         except (ValueError, RecursionError, RefusedError) as error:
             raise RejectedError(Reject.UNREADABLE_TOOLS, f"a function is no JSON object: {error}") from None
     if at == 0:
         raise RejectedError(Reject.UNREADABLE_TOOLS, "functions are announced, and none follows")
+    return found
 
 
 def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
@@ -125,35 +124,37 @@ def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
 
 
 def _turn(head: str, text: str, number: int, known: set[str]) -> JsonObject | None:
-    """The turn, or None where the conversation ends before it because it cannot be read for certain."""
+    """Return a turn, or None where it is not certain.
+
+    The conversation ends before such a turn.
+    """
     if head == "USER":
         return {"role": "user", "content": text.replace(MARK, "").strip()}
-    said = text.rstrip().removesuffix(MARK).strip()
-    if MARK in said:
+    content = text.rstrip().removesuffix(MARK).strip()
+    if MARK in content:
         return None
     if head == "FUNCTION RESPONSE":
-        return result_turn(said)
-    if "<functioncall>" not in said:
-        return {"role": "assistant", "content": said}
-    found = CALL.fullmatch(said)
-    call = _quoted_call(found.group(2)) if found and said.count("<functioncall>") == 1 else None
+        return result_turn(content)
+    if "<functioncall>" not in content:
+        return {"role": "assistant", "content": content}
+    found = CALL.fullmatch(content)
+    call = _quoted_call(found.group(2)) if found and content.count("<functioncall>") == 1 else None
     return call_turn(found.group(1).strip(), *call, number, known) if found and call else None
 
 
 def _quoted_call(text: str) -> tuple[str, Json] | None:
-    """Name and arguments; the arguments between outer single quotes, which make the whole no JSON, or bare."""
+    """Return a call's name and arguments.
+
+    The arguments are bare, or between outer single quotes, which make the whole no JSON.
+    """
     try:
         if quoted := QUOTED.match(text):
             return quoted.group(1), object_in(quoted.group(2))
         bare = object_in(text)
     except RefusedError:
         return None
-    return _named_call(bare)
-
-
-def _named_call(call: JsonObject) -> tuple[str, Json] | None:
-    name = call.get("name")
-    return (name, call["arguments"]) if isinstance(name, str) and call.keys() == {"name", "arguments"} else None
+    name = bare.get("name")
+    return (name, bare["arguments"]) if isinstance(name, str) and bare.keys() == {"name", "arguments"} else None
 
 
 def _reshaped(turns: Sequence[JsonObject], known: set[str]) -> Iterator[JsonObject]:
@@ -175,7 +176,10 @@ def _name(tool: JsonObject) -> str:
 
 
 def declared(functions: Iterable[JsonObject]) -> list[JsonObject]:
-    """Functions as `tools`; the same one twice is one. Raises RejectedError(UNREADABLE_TOOLS, TOOL_TWICE)."""
+    """Return functions as `tools`; the same one twice is one.
+
+    Raises RejectedError(UNREADABLE_TOOLS, TOOL_TWICE).
+    """
     known: dict[str, JsonObject] = {}
     for function in functions:
         name = function.get("name")
@@ -187,9 +191,10 @@ def declared(functions: Iterable[JsonObject]) -> list[JsonObject]:
 
 
 def call_turn(text: str, name: str, arguments: Json, number: int, known: AbstractSet[str]) -> JsonObject | None:
-    """An assistant's turn with one call; None where the function is not declared or the arguments are no object.
+    """Return an assistant's turn with one call.
 
-    The call's id has the form in which Kimi's models write theirs; other families take any.
+    None where the function is not declared or the arguments are no object. The call's id has the form in which Kimi's
+    models write theirs; other families take any.
     """
     if name not in known or not isinstance(arguments, dict):
         return None
@@ -203,28 +208,26 @@ def call_turn(text: str, name: str, arguments: Json, number: int, known: Abstrac
 
 
 def result_turn(text: str) -> JsonObject:
-    """A result; `without_loose_ends` says of which call."""
+    """Return a result; `without_loose_ends` names its call."""
     return {"role": "tool", "content": text}
 
 
 def without_loose_ends(turns: Sequence[JsonObject]) -> list[JsonObject]:
-    """The turns before the first call without a result, or result without a call; results named after their calls."""
+    """Return the turns before an unpaired call or result.
+
+    Results get the ids of their calls.
+    """
     kept: list[JsonObject] = []
     for position, turn in enumerate(turns):
         after = turns[position + 1]["role"] if position + 1 < len(turns) else None
         if turn["role"] == "tool":
-            call = _call_before(kept)
-            if call is None:
+            calls = kept[-1].get("tool_calls") if kept else None
+            call = calls[0] if isinstance(calls, list) and calls else None
+            if not isinstance(call, dict):
                 break
-            kept.append({"role": "tool", "tool_call_id": call, "content": turn["content"]})
+            kept.append({"role": "tool", "tool_call_id": str(call["id"]), "content": turn["content"]})
         elif turn.get("tool_calls") and after not in ("tool", None):
             break
         else:
             kept.append(turn)
     return kept
-
-
-def _call_before(turns: Sequence[JsonObject]) -> str | None:
-    calls = turns[-1].get("tool_calls") if turns else None
-    call = calls[0] if isinstance(calls, list) and calls else None
-    return str(call["id"]) if isinstance(call, dict) else None

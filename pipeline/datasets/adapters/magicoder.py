@@ -1,4 +1,4 @@
-"""B3, Magicoder: OSS-Instruct and Evol-Instruct, one programming task a row."""
+"""B3, Magicoder: one programming task a row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ Dropped: `response`. An empty one is no fault: the question is whole."""
 
 
 def adapt(raw: Raw, *, name: str, column: str, more: Sequence[str]) -> Prompt:
-    """One column is the question; `more` tell rows apart that ask the same. Raises RejectedError."""
+    """Take one column as the question.
+
+    The columns `more` distinguish the ids of rows that ask the same. Raises RejectedError.
+    """
     question = question_in(raw.value, column)
     row_id = identity(name, None, question, *map(raw.value.get, more))
     return Prompt(row_id, ({"role": "user", "content": question},), dataset=name)

@@ -1,4 +1,4 @@
-"""OpenAI messages as JSON lines: what somebody else prepared, taken as it is.
+"""OpenAI messages of your own, taken as they are.
 
 Guarantees: messages and tools are those of the row, unaltered; what is not the schema is rejected by name.
 """
@@ -20,12 +20,27 @@ are; preparation ends a conversation at its last open question, and drops the re
 
 
 def adapt(raw: Raw) -> Prompt:
-    """The row's own messages. Raises RejectedError."""
-    row, own = raw.value, raw.value.get("id")
+    """Return the row's own messages. Raises RejectedError.
+
+    A key that is null is the key left out, as Parquet writes it.
+    """
+    row, own, tools = raw.value, raw.value.get("id"), raw.value.get("tools")
+    if isinstance(tools, str):
+        tools = parsed(tools, "tools") if tools.strip() else []
+    if not tools and (functions := row.get("functions")):
+        tools = [{"type": "function", "function": dict(one)} for one in objects(functions, "functions")]
+    messages = row.get("messages")
+    if isinstance(messages, list):
+        messages = [
+            {key: value for key, value in message.items() if value is not None or key == "content"}
+            if isinstance(message, dict)
+            else message
+            for message in messages
+        ]
     line: dict[str, Json] = {
         "id": str(own) if isinstance(own, int) else own or identity(NAME, None, row.get("messages"), row.get("tools")),
-        "messages": _messages(row.get("messages")),
-        "tools": _tools(row.get("tools"), row.get("functions")),
+        "messages": messages,
+        "tools": tools,
         "thinking": row.get("thinking"),
         "dataset": row.get("dataset") or NAME,
     }
@@ -33,23 +48,3 @@ def adapt(raw: Raw) -> Prompt:
         return prompt_of(line)
     except RefusedError as error:
         raise RejectedError(Reject.WRONG_SHAPE, error.refusal.detail) from None
-
-
-def _messages(messages: Json) -> Json:
-    """The messages; null for a key is the key left out, as Parquet writes it."""
-    if not isinstance(messages, list):
-        return messages
-    return [
-        {key: value for key, value in message.items() if value is not None or key == "content"}
-        if isinstance(message, dict)
-        else message
-        for message in messages
-    ]
-
-
-def _tools(tools: Json, functions: Json) -> Json:
-    if isinstance(tools, str):
-        tools = parsed(tools, "tools") if tools.strip() else []
-    if not tools and functions:
-        return [{"type": "function", "function": dict(one)} for one in objects(functions, "functions")]
-    return tools

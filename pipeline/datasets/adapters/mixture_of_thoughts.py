@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw, objects_in, role_in, text_in
-from pipeline.records import JsonObject, Prompt
+from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.rows import Raw, turns_in
+from pipeline.records import Prompt
 
 NAME = "B4"
 COLUMNS = frozenset({"messages"})
@@ -22,11 +22,10 @@ out by it."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """The conversation up to its last open question. Raises RejectedError."""
-    turns = [_turn(turn) for turn in objects_in(raw.value, "messages")]
+    """Return the conversation up to its last open question.
+
+    Raises RejectedError.
+    """
+    turns = turns_in(raw.value, "messages", ROLES, role_key="role", text_key="content")
     kept = [turn for turn in turns if turn["role"] != "system" or turn["content"] not in SWITCHES]
-    return Prompt(identity(NAME, None, raw.value["messages"]), asked_last(sound(kept)), dataset=NAME)
-
-
-def _turn(turn: JsonObject) -> JsonObject:
-    return {"role": role_in(turn, "role", ROLES), "content": text_in(turn, "content")}
+    return Prompt(identity(NAME, None, raw.value["messages"]), to_last_question(sound(kept)), dataset=NAME)

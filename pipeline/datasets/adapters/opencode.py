@@ -19,7 +19,7 @@ recorded solution failed its tests is a good prompt all the same."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """`input` is the question. Raises RejectedError."""
+    """Take `input` as the question. Raises RejectedError."""
     question = question_in(raw.value, "input")
     row_id = identity(NAME, raw.value.get("id"), question)
     return Prompt(row_id, ({"role": "user", "content": question},), dataset=NAME)

@@ -1,12 +1,12 @@
-"""B5, OpenThoughts: the 114k set and OpenThoughts3-1.2M, one question a row."""
+"""B5, OpenThoughts-114k and OpenThoughts3-1.2M: one question a row."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw, objects_in, role_in, text_in
-from pipeline.records import JsonObject, Prompt
+from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.rows import Raw, turns_in
+from pipeline.records import Prompt
 
 SMALL, LARGE = "B5-114k", "B5-3"
 SMALL_COLUMNS, LARGE_COLUMNS = frozenset({"system", "conversations"}), frozenset({"conversations"})
@@ -29,13 +29,12 @@ since they ask the same. The files are ordered by domain: a part is drawn by see
 
 
 def adapt(raw: Raw, *, name: str, roles: dict[str, str]) -> Prompt:
-    """The conversation up to its last open question. Raises RejectedError."""
-    turns = [_turn(turn, roles) for turn in objects_in(raw.value, "conversations")]
-    return Prompt(identity(name, None, raw.value["conversations"]), asked_last(sound(turns)), dataset=name)
+    """Return the conversation up to its last open question.
 
-
-def _turn(turn: JsonObject, roles: dict[str, str]) -> JsonObject:
-    return {"role": role_in(turn, "from", roles), "content": text_in(turn, "value")}
+    Raises RejectedError.
+    """
+    turns = turns_in(raw.value, "conversations", roles, role_key="from", text_key="value")
+    return Prompt(identity(name, None, raw.value["conversations"]), to_last_question(sound(turns)), dataset=name)
 
 
 adapt_small = partial(adapt, name=SMALL, roles=SMALL_ROLES)

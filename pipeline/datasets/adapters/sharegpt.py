@@ -1,12 +1,13 @@
-"""B7, ShareGPT: conversations that people shared, cut into chunks by the publisher and joined again here.
+"""B7, ShareGPT: conversations that people shared.
+
+The publisher cut them into chunks, which are joined again here.
 
 Guarantees: a continuation is never a prompt of its own. Chunks of one conversation are joined where they meet: the id's
-number is the offset of the first message, and a message that both chunks hold says the same in both.
+number is the offset of the first message, and a message that both chunks hold says the same in both. Each row that goes
+in comes out once: as itself, as rejected, or as part of a conversation, which is named.
 
-ShareGPT's chunks joined again, over any number of rows: they wait in SQLite, which spills to disk.
-
-Guarantees: each row that goes in comes out once, as part of a conversation (and then it is said of which), as itself,
-or as rejected; memory does not grow with the rows. Conversations are read again and joined where their block is.
+Chunks wait in SQLite, which spills to disk, so memory does not grow with the rows. Conversations are read again and
+joined in whatever process their block is.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import orjson
 from pipeline.base.disk_sets import temporary
 from pipeline.base.json_lines import line_of
 from pipeline.datasets.blocks import Block, RowsBlock, SpilledBlock, rows_of
-from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError, objects_in, role_in, text_in
+from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError, objects_in, turns_in
 from pipeline.records import JsonObject, Prompt
 
 NAME = "B7"
@@ -44,7 +45,7 @@ FOOTER = re.compile(r"conversation is shared from\b.*(?:chathub\.gg|typingmind\.
 PAGES = re.compile(r"\A\s*\d+ / \d+[ \t]*\n+(?=.)", re.DOTALL)
 CHUNK = re.compile(r"(.+)_(\d+)", re.DOTALL)
 DIGITS = 20
-"""Of a longer offset, which no conversation has, the beginning is enough: Python reads no number of any length."""
+"""Digits of an offset that are read: no conversation has more, and Python limits the length of numbers."""
 PAGE = """anon8231489123/ShareGPT_Vicuna_unfiltered (`ShareGPT_V3_unfiltered_cleaned_split.json`, about 94,800 rows) and
 Aeala/ShareGPT_Vicuna_unfiltered (`ShareGPT_V4.3_unfiltered_cleaned_split.json`). The cards say Apache-2.0; the text is
 what users and ChatGPT wrote, and the rights in it are unclear.
@@ -65,65 +66,60 @@ Kept as it stands: HTML and `Copy code` left in the text, since a cleaner that g
 
 
 def adapt(raw: Raw) -> Prompt:
-    """A whole conversation. Raises RejectedError."""
+    """Return a whole conversation. Raises RejectedError."""
     if raw.value.get("plugins"):
         raise RejectedError(Reject.PLUGINS, "the row has plugins")
     chunk = chunk_of(raw.value)
     if chunk is not None and chunk[1] > 0:
         raise RejectedError(Reject.NO_BEGINNING, f"the row begins with message {chunk[1]} of its conversation")
-    turns = [turn for turn in map(_turn, objects_in(raw.value, "conversations")) if turn is not None]
+    turns: list[JsonObject] = []
+    for turn in turns_in(raw.value, "conversations", ROLES, role_key="from", text_key="value"):
+        role, text = turn["role"], str(turn["content"])
+        if role != "system" or not FOOTER.search(text):
+            turns.append({"role": role, "content": PAGES.sub("", text) if role == "user" else text})
     row_id = identity(NAME, raw.value.get("id"), raw.value["conversations"])
-    return Prompt(row_id, asked_last(sound(turns)), dataset=NAME)
+    return Prompt(row_id, to_last_question(sound(turns)), dataset=NAME)
 
 
 def chunk_of(row: JsonObject) -> tuple[str, int] | None:
-    """The conversation that a row belongs to and the offset of its first message; None where its id tells neither."""
+    """Return a row's conversation, and its first message's offset.
+
+    None where its id names neither.
+    """
     own = row.get("id")
     found = CHUNK.fullmatch(own) if isinstance(own, str) else None
     return (found.group(1), int(found.group(2)[:DIGITS])) if found else None
 
 
 def join(chunks: Sequence[Raw]) -> Iterator[tuple[Raw, str | None]]:
-    """Chunks of one conversation, by offset from 0 on: the whole one first, then what became of each other chunk.
+    """Join chunks of one conversation, sorted by offset.
 
-    That is None where its turns stand in the whole, else why they do not.
+    Yields the whole conversation first, then each other chunk, with None where its turns stand in the whole, else why
+    they do not.
     """
     first, turns = chunks[0], list(objects_in(chunks[0].value, "conversations"))
-    fates: list[tuple[Raw, str | None]] = []
+    others: list[tuple[Raw, str | None]] = []
     for chunk in chunks[1:]:
-        more, at = objects_in(chunk.value, "conversations"), _offset(chunk)
-        apart = _why_apart(turns[at:], more, at - len(turns))
-        fates.append((chunk, apart or None))
-        if not apart:
-            turns.extend(more[len(turns) - at :])
+        more, found = objects_in(chunk.value, "conversations"), chunk_of(chunk.value)
+        offset = found[1] if found else 0
+        shared, gap = turns[offset:], offset - len(turns)
+        if gap > 0:
+            others.append((chunk, f"{gap} messages before it are not in the source"))
+        elif [_speech(turn) for turn in shared[: len(more)]] != [_speech(turn) for turn in more[: len(shared)]]:
+            why = "it says another thing than the chunk before it, where both hold the same message"
+            others.append((chunk, why))
+        else:
+            others.append((chunk, None))
+            turns.extend(more[len(shared) :])
     yield Raw({**first.value, "conversations": list(map(dict, turns))}, first.file, first.line), None
-    yield from fates
+    yield from others
 
 
-def _why_apart(shared: Sequence[JsonObject], more: Sequence[JsonObject], gap: int) -> str:
-    """Why a chunk does not continue the turns so far, of which it should repeat `shared`; "" where it does."""
-    if gap > 0:
-        return f"{gap} messages before it are not in the source"
-    if [_said(turn) for turn in shared[: len(more)]] != [_said(turn) for turn in more[: len(shared)]]:
-        return "it says another thing than the chunk before it, where both hold the same message"
-    return ""
-
-
-def _said(turn: JsonObject) -> tuple[object, object]:
+def _speech(turn: JsonObject) -> tuple[object, object]:
     return turn.get("from"), turn.get("value")
 
 
-def _offset(chunk: Raw) -> int:
-    found = chunk_of(chunk.value)
-    return found[1] if found else 0
-
-
-def _turn(turn: JsonObject) -> JsonObject | None:
-    role, text = role_in(turn, "from", ROLES), text_in(turn, "value")
-    if role == "system" and FOOTER.search(text):
-        return None
-    return {"role": role, "content": PAGES.sub("", text) if role == "user" else text}
-
+# Chunks joined again
 
 CHUNK_COLUMNS = "first INTEGER, offset INTEGER, seq INTEGER, file TEXT, line INTEGER, row BLOB"
 TABLES = (
@@ -132,26 +128,32 @@ TABLES = (
 )
 LARGEST = 2**62
 CONVERSATIONS = 64
-"""Conversations a block: they are long."""
+"""Conversations in one block: they are long."""
 
 
 def joined_chunks(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Rows that are no chunks at once, and then each conversation, in the order of its first row."""
+    """Yield rows that are no chunks, then each joined conversation.
+
+    Conversations are in the order of their first rows.
+    """
     with closing(temporary(*TABLES)) as db:
         seq = 0
         for block in blocks:
             passed: list[Raw | Rejected] = []
             for row in rows_of(block):
                 seq += 1
-                kept = row if isinstance(row, Rejected) else _kept(db, seq, row)
-                passed += [] if kept is None else [kept]
+                outcome = row if isinstance(row, Rejected) else _put_aside(db, seq, row)
+                passed += [] if outcome is None else [outcome]
             if passed:
                 yield RowsBlock(tuple(passed))
-        yield from _conversations(db)
+        found = db.execute("SELECT first, offset, file, line, row FROM chunks ORDER BY first, offset, seq")
+        groups = (tuple(group) for _, group in groupby(found, key=itemgetter(0)))
+        while some := tuple(islice(groups, CONVERSATIONS)):
+            yield SpilledBlock(some, _read_joined)
 
 
-def _kept(db: sqlite3.Connection, seq: int, raw: Raw) -> Raw | Rejected | None:
-    """Put a chunk aside; what is none comes back."""
+def _put_aside(db: sqlite3.Connection, seq: int, raw: Raw) -> Raw | Rejected | None:
+    """Store a chunk and return None; return any other row."""
     chunk = chunk_of(raw.value)
     if chunk is None or raw.value.get("plugins") or chunk[1] > LARGEST:
         return raw
@@ -169,38 +171,27 @@ def _kept(db: sqlite3.Connection, seq: int, raw: Raw) -> Raw | Rejected | None:
     return None
 
 
-def _conversations(db: sqlite3.Connection) -> Iterator[Block]:
-    found = db.execute("SELECT first, offset, file, line, row FROM chunks ORDER BY first, offset, seq")
-    groups = (tuple(group) for _, group in groupby(found, key=itemgetter(0)))
-    while some := tuple(islice(groups, CONVERSATIONS)):
-        yield SpilledBlock(some, _read)
-
-
-def _read(groups: Iterable[Sequence[tuple[int, int, str, int, bytes]]]) -> Iterator[Raw | Rejected]:
+def _read_joined(groups: Iterable[Sequence[tuple[int, int, str, int, bytes]]]) -> Iterator[Raw | Rejected]:
     for group in groups:
-        rows = [Raw(_object(row), file, line) for _, _, file, line, row in group]
+        rows = [Raw(_stored(row), file, line) for _, _, file, line, row in group]
         if len(rows) == 1 or group[0][1] > 0:
             yield from rows
-        else:
-            yield from _joined(rows)
+            continue
+        (whole, _), *others = join(rows)
+        yield whole
+        for raw, why_apart in others:
+            row_id = identity(NAME, raw.value["id"])
+            if why_apart is None:
+                part_of = f"part of {identity(NAME, whole.value['id'])}"
+                yield Rejected(row_id, Reject.JOINED, part_of, raw.file, raw.line)
+            else:
+                yield Rejected(row_id, Reject.NO_BEGINNING, why_apart, raw.file, raw.line, raw.value)
 
 
-def _object(row: bytes) -> JsonObject:
-    """A row that was written here, so that no key of it stands twice."""
+def _stored(row: bytes) -> JsonObject:
+    """Read a row that was stored here."""
     try:
         value: dict[str, Any] = orjson.loads(row)
     except orjson.JSONDecodeError:  # half a surrogate pair, which was written as an escape
         value = json.loads(row)
     return value
-
-
-def _joined(rows: Sequence[Raw]) -> Iterator[Raw | Rejected]:
-    (whole, _), *others = join(rows)
-    yield whole
-    for raw, apart in others:
-        row_id = identity(NAME, raw.value["id"])
-        if apart is None:
-            part_of = f"part of {identity(NAME, whole.value['id'])}"
-            yield Rejected(row_id, Reject.JOINED, part_of, raw.file, raw.line)
-        else:
-            yield Rejected(row_id, Reject.NO_BEGINNING, apart, raw.file, raw.line, raw.value)

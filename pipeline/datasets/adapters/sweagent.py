@@ -1,7 +1,9 @@
-"""B8, SWE-agent trajectories: nebius and SWE-smith (tool, xml, ticks), as a recorded prefix and one turn to generate.
+"""B8, SWE-agent trajectories: a recorded prefix each.
 
-Guarantees: an observation follows the recorded action that caused it; no prompt goes on after an action that the
-target would have to have taken. Which of a trajectory's answers is asked for is drawn by the row's id.
+They are of nebius and SWE-smith (tool, xml, ticks).
+
+Guarantees: an observation follows the recorded action that caused it; no prompt continues after an action that the
+target itself would have had to take. Which answer of a trajectory is generated is drawn by the row's id.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pipeline.datasets.conversation import asked_somewhere, identity, sound
+from pipeline.datasets.conversation import identity, sound, to_drawn_question
 from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, objects_in, parsed, role_in, text_in
 from pipeline.records import Json, JsonObject, Prompt
 
@@ -47,27 +49,33 @@ call without its result, and before a result without its call.
 
 
 def adapt_nebius(raw: Raw) -> Prompt:
-    """A nebius trajectory. Raises RejectedError."""
+    """Return a nebius trajectory's prefix. Raises RejectedError."""
     turns = [_nebius_turn(turn) for turn in objects_in(raw.value, "trajectory")]
     return _prompt(NEBIUS, identity(NEBIUS, None, raw.value["trajectory"]), turns)
 
 
 def adapt_smith(raw: Raw) -> Prompt:
-    """A SWE-smith trajectory in any of its three forms. Raises RejectedError."""
+    """Return a SWE-smith trajectory's prefix. Raises RejectedError."""
     turns = smith_turns(raw.value)
     name = form_of(turns)
-    return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), _observed(turns))
+    return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), before_loose_end(turns))
 
 
 def smith_turns(row: JsonObject) -> list[JsonObject]:
-    """All turns of a SWE-smith row, answers included; `messages` is JSON as text, or a list. Raises RejectedError."""
+    """Return all turns of a SWE-smith row, answers included.
+
+    `messages` is JSON as text, or a list. Raises RejectedError.
+    """
     value = row.get("messages")
     listed = parsed(value, "messages") if isinstance(value, str) else value
     return [_smith_turn(turn) for turn in objects(listed, "messages")]
 
 
 def form_of(turns: Sequence[JsonObject]) -> str:
-    """Which of the three forms a SWE-smith trajectory has: the columns are the same."""
+    """Return the form of a SWE-smith trajectory.
+
+    The three forms have the same columns.
+    """
     if any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns):
         return TOOL
     text = "".join(str(turn["content"]) for turn in turns if turn["role"] in ("system", "assistant"))
@@ -75,7 +83,7 @@ def form_of(turns: Sequence[JsonObject]) -> str:
 
 
 def task_of(prompt: Prompt) -> str:
-    """The first user turn that is no demonstration: what the trajectory is about."""
+    """Return the first user turn that is no demonstration."""
     texts = [str(message["content"]) for message in prompt.messages if message["role"] == "user"]
     return next((text for text in texts if not text.startswith(DEMONSTRATION)), "".join(texts[:1]))
 
@@ -83,11 +91,14 @@ def task_of(prompt: Prompt) -> str:
 def _prompt(name: str, row_id: str, turns: Sequence[JsonObject]) -> Prompt:
     if not turns:
         raise RejectedError(Reject.NO_TURNS, "the trajectory is empty")
-    return Prompt(row_id, asked_somewhere(sound(turns), row_id), dataset=name)
+    return Prompt(row_id, to_drawn_question(sound(turns), row_id), dataset=name)
 
 
-def _observed(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """The turns before the first call that is not answered before the next turn, or answer to no call."""
+def before_loose_end(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """Return the turns before an unpaired call or result.
+
+    A call must be answered before the next turn.
+    """
     calling, calls = 0, list[Json]()
     for at, turn in enumerate(turns):
         if turn["role"] == "tool" and turn["tool_call_id"] in calls:
@@ -111,18 +122,21 @@ def _smith_turn(turn: JsonObject) -> JsonObject:
     role = role_in(turn, "role", SMITH_ROLES)
     content = _smith_content(turn.get("content"))
     if role == "tool":
-        return {"role": role, "tool_call_id": _answered(turn), "content": _plain(content or "")}
+        ids = turn.get("tool_call_ids") or [turn.get("tool_call_id")]
+        if not isinstance(ids, list) or len(ids) != 1 or not isinstance(ids[0], str):
+            raise RejectedError(Reject.WRONG_SHAPE, "a tool turn does not say which one call it answers")
+        return {"role": role, "tool_call_id": ids[0], "content": _plain(content or "")}
     if turn.get("tool_calls"):
-        return {
-            "role": role,
-            "content": content,
-            "tool_calls": [_call(call) for call in objects_in(turn, "tool_calls")],
-        }
+        calls = [_smith_call(call) for call in objects_in(turn, "tool_calls")]
+        return {"role": role, "content": content, "tool_calls": calls}
     return {"role": role, "content": _plain(content or "") if role == "user" else content or ""}
 
 
 def _smith_content(content: Json) -> str | None:
-    """Text, or a list of one text part. Raises RejectedError(WRONG_SHAPE)."""
+    """Return the content's text, or its only part's.
+
+    Raises RejectedError(WRONG_SHAPE).
+    """
     if content is None or isinstance(content, str):
         return content
     parts = objects(content, "content")
@@ -131,20 +145,14 @@ def _smith_content(content: Json) -> str | None:
     return text_in(parts[0], "text")
 
 
-def _answered(turn: JsonObject) -> str:
-    ids = turn.get("tool_call_ids") or [turn.get("tool_call_id")]
-    if not isinstance(ids, list) or len(ids) != 1 or not isinstance(ids[0], str):
-        raise RejectedError(Reject.WRONG_SHAPE, "a tool turn does not say which one call it answers")
-    return ids[0]
-
-
-def _call(call: JsonObject) -> Json:
+def _smith_call(call: JsonObject) -> Json:
     function = call.get("function")
     if not isinstance(function, dict):
         raise RejectedError(Reject.WRONG_SHAPE, "a tool call has no function")
-    told: Json = {"name": text_in(function, "name"), "arguments": text_in(function, "arguments")}
-    return {"id": text_in(call, "id"), "type": "function", "function": told}
+    named: Json = {"name": text_in(function, "name"), "arguments": text_in(function, "arguments")}
+    return {"id": text_in(call, "id"), "type": "function", "function": named}
 
 
 def _plain(text: str) -> str:
+    """Return an observation without terminal escapes."""
     return TERMINAL.sub("", text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.conversation import asked_last, identity, sound
-from pipeline.datasets.rows import Raw, objects_in, role_in, text_in
-from pipeline.records import JsonObject, Prompt
+from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.rows import Raw, turns_in
+from pipeline.records import Prompt
 
 NAME = "B6"
 COLUMNS, MORE = frozenset({"messages"}), frozenset({"prompt_id"})
@@ -21,11 +21,10 @@ people, in pasted web pages."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """The conversation up to its last open question. Raises RejectedError."""
-    turns = [_turn(turn) for turn in objects_in(raw.value, "messages")]
-    messages = asked_last(sound(turns))
+    """Return the conversation up to its last open question.
+
+    Raises RejectedError.
+    """
+    turns = turns_in(raw.value, "messages", ROLES, role_key="role", text_key="content")
+    messages = to_last_question(sound(turns))
     return Prompt(identity(NAME, raw.value.get("prompt_id"), raw.value["messages"]), messages, dataset=NAME)
-
-
-def _turn(turn: JsonObject) -> JsonObject:
-    return {"role": role_in(turn, "role", ROLES), "content": text_in(turn, "content")}

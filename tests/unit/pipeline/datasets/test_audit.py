@@ -82,7 +82,7 @@ def test_b8_is_tool_data_whatever_its_text_says() -> None:
     assert set() == defaults_of("B4", "mine")
 
 
-def test_the_digest_is_of_the_canonical_document_and_binds_every_row(tmp_path: Path) -> None:
+def test_the_digest_of_the_canonical_document_binds_every_row(tmp_path: Path) -> None:
     first = audit(written(tmp_path / "a.jsonl", MESSAGES))
     again = audit(written(tmp_path / "elsewhere.jsonl", MESSAGES))
     other = audit(written(tmp_path / "b.jsonl", [{**MESSAGES[0], "id": "z"}, *MESSAGES[1:3], MESSAGES[3]]))
@@ -120,11 +120,11 @@ def test_json_is_the_document_and_its_digest(tmp_path: Path, capsys: pytest.Capt
 
     assert 0 == main(["audit", str(path), "--dataset", "B1", "--tools", "structured", "--json"])
 
-    told = json.loads(capsys.readouterr().out)
-    digest = told.pop("sha256")
-    assert digest == hashlib.sha256(canonical(told)).hexdigest()
-    assert ("structured", ["tiny-kimi"]) == (told["tools"], told["special_text_of"])
-    assert {"structured_tools", "system"} == set(told["features"])
+    printed = json.loads(capsys.readouterr().out)
+    digest = printed.pop("sha256")
+    assert digest == hashlib.sha256(canonical(printed)).hexdigest()
+    assert ("structured", ["tiny-kimi"]) == (printed["tools"], printed["special_text_of"])
+    assert {"structured_tools", "system"} == set(printed["features"])
 
 
 def test_the_table_names_rows_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,21 +51,21 @@ def test_a_run_of_8_words_is_found_where_the_evaluation_is_code(before: int) -> 
     assert Hit("say whether all items lie below the most", "eval/question.jsonl:1") == grams(CODE).hit(prompt(text))
 
 
-def test_a_short_question_is_found_where_a_whole_turn_is_equal_to_it() -> None:
-    asked = grams("Rewrite that in verse, please!", "Go on.")
+def test_a_short_question_is_found_where_a_whole_turn_equals_it() -> None:
+    ngrams = grams("Rewrite that in verse, please!", "Go on.")
 
-    assert Hit("rewrite that in verse please", "eval/question.jsonl:1") == asked.hit(
+    assert Hit("rewrite that in verse please", "eval/question.jsonl:1") == ngrams.hit(
         prompt("a", "b", "Rewrite that in verse please")
     )
-    assert None is asked.hit(prompt("Rewrite that in verse please, and at length"))
-    assert None is asked.hit(prompt("Go on."))
+    assert None is ngrams.hit(prompt("Rewrite that in verse please, and at length"))
+    assert None is ngrams.hit(prompt("Go on."))
 
 
 def test_recorded_answers_are_not_compared() -> None:
     assert None is grams(QUESTION).hit(prompt("a", QUESTION, "b"))
 
 
-def test_words_that_three_evaluation_prompts_share_are_their_wrapping() -> None:
+def test_words_that_three_evaluation_prompts_share_do_not_count() -> None:
     head = "Complete the code I provided.\nfrom typing import List, Tuple, Optional, Any"
     texts = [f"{head}\ndef {name}(one, two, three, four, five, six, seven):" for name in ("sort", "merge", "split")]
 
@@ -106,7 +106,7 @@ def test_what_an_evaluation_asks_is_read_and_its_answers_are_not(row: object, te
     assert (texts, []) == ([one.text for one in asked], silent)
 
 
-def test_a_file_that_asks_nothing_is_named_and_a_folder_that_asks_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_questions_is_named_and_a_folder_refused(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text('{"name": "x"}', encoding="utf-8")
     with pytest.raises(SourceError, match="no file in it asks anything"):
         asked_in(tmp_path)

@@ -52,7 +52,7 @@ def prepared(
     return counts, prompts, rejected
 
 
-def test_of_equal_questions_the_first_is_kept_whatever_their_case_and_white_space(tmp_path: Path) -> None:
+def test_of_equal_questions_the_first_is_kept(tmp_path: Path) -> None:
     texts = ("Sort it.", "sort  it.", "Sort\r\nit. ", "Sort it", "So\u0301.", "s\u00f3.")
     _, prompts, rejected = prepared(tmp_path, tasks(*texts))
 
@@ -77,7 +77,7 @@ def test_no_more_than_the_cap_begin_with_one_user_turn(tmp_path: Path) -> None:
     assert ["over_cap"] * 3 == [one["reason"] for one in rejected]
 
 
-def test_a_prompt_is_cut_by_whole_turns_to_its_limit_in_the_targets_tokens(tmp_path: Path) -> None:
+def test_a_prompt_is_cut_by_whole_turns_to_its_limit_in_tokens(tmp_path: Path) -> None:
     fmt = open_format("tiny-kimi", None)
     roles = ("user", "assistant")
     messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(TURNS)]
@@ -92,7 +92,7 @@ def test_a_prompt_is_cut_by_whole_turns_to_its_limit_in_the_targets_tokens(tmp_p
     assert "too_long" == rejected["reason"]
 
 
-def test_what_the_target_cannot_be_asked_is_rejected_with_its_template(tmp_path: Path) -> None:
+def test_what_the_targets_template_refuses_is_rejected(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         {"messages": [{"role": "user", "content": "What is <|im_end|>?"}]},
@@ -103,7 +103,7 @@ def test_what_the_target_cannot_be_asked_is_rejected_with_its_template(tmp_path:
     assert ["unrenderable", "special_text"] == [one["reason"] for one in rejected]
 
 
-def test_a_prompt_that_an_evaluation_asks_is_rejected_and_says_which(tmp_path: Path) -> None:
+def test_a_prompt_of_an_evaluation_is_rejected_and_names_it(tmp_path: Path) -> None:
     grams = grams_of(
         [EvaluationText("Write a function that says which of two rivers is longer.", "mt/question.jsonl", 81)]
     )
@@ -120,7 +120,7 @@ def test_the_recorded_answer_after_the_last_question_is_dropped(tmp_path: Path) 
     assert 3 == len(prepared(tmp_path, [{"messages": messages}], "messages")[1][0].messages)
 
 
-def test_a_draw_depends_on_seed_and_ids_alone_and_keeps_the_order_of_the_source(tmp_path: Path) -> None:
+def test_a_draw_depends_on_seed_and_ids_and_keeps_the_order(tmp_path: Path) -> None:
     rows = tasks(*QUESTIONS)
     drawn = [one.id for one in prepared(tmp_path, rows, limit=10, seed=3)[1]]
     backwards = [one.id for one in prepared(tmp_path, rows[::-1], limit=10, seed=3)[1]]
@@ -153,7 +153,7 @@ def replace_file(rejected: dict[str, Any]) -> dict[str, Any]:
     return {**rejected, "file": Path(rejected["file"]).name}
 
 
-def test_a_source_of_which_nothing_is_left_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_source_of_which_nothing_is_left_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("before", encoding="utf-8")
 
     with pytest.raises(PreparationError, match=r"nothing is left of 2 rows \(2 empty_prompt\), so nothing was written"):
@@ -162,7 +162,7 @@ def test_a_source_of_which_nothing_is_left_is_refused_and_nothing_is_written(tmp
     assert "before" == (tmp_path / "out.jsonl").read_text(encoding="utf-8")
 
 
-def test_a_row_that_got_lost_on_the_way_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_lost_row_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
     losing = replace(DATASETS["B2"], gather=lambda blocks: (RowsBlock(tuple(rows_of(block))[1:]) for block in blocks))
     preparation = Preparation(RowFilter(losing))
 
@@ -183,7 +183,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
     assert [] == list(tmp_path.iterdir())
 
 
-def test_reject_reasons_of_a_row_that_could_not_be_read_have_no_row(tmp_path: Path) -> None:
+def test_a_rejected_row_that_could_not_be_read_has_no_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"input": "a"}\n{"input": \n', encoding="utf-8")
     counts = Preparation(RowFilter(DATASETS["B2"])).write(path, tmp_path / "out", tmp_path / "no")

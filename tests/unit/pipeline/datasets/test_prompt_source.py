@@ -25,7 +25,7 @@ def written(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_published_rows_are_adapted_and_what_is_none_is_a_refused_line(tmp_path: Path) -> None:
+def test_published_rows_are_adapted_and_others_refused_lines(tmp_path: Path) -> None:
     path = written(tmp_path / "b4.jsonl", B4[0], {**B4[1], "messages": []}, B4[2])
 
     first, none, last = lines_of("B4", path)

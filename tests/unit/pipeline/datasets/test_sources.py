@@ -111,7 +111,7 @@ def test_only_the_columns_that_are_wanted_are_read_of_parquet(tmp_path: Path) ->
     assert {"id", "input"} == {key for row in rows(tmp_path / "rows") if isinstance(row, Raw) for key in row.value}
 
 
-def test_a_folder_gives_its_parquet_files_before_its_lines_in_order_of_their_names(tmp_path: Path) -> None:
+def test_a_folder_gives_its_parquet_files_sorted_by_name(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "x.parquet").write_bytes(b"")
@@ -141,7 +141,7 @@ def test_a_malformed_line_is_a_rejected_row_with_its_place(tmp_path: Path) -> No
     assert {(Reject.NOT_JSON, str(path))} == {(row.reason, row.file) for row in found}
 
 
-def test_a_record_that_could_be_read_and_not_be_written_again_is_rejected(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_again_is_rejected(tmp_path: Path) -> None:
     """Writers stop at fewer objects in one another than readers."""
     deep = [f'{{"input": "a", "x": {"[" * depth}{"]" * depth}}}' for depth in (199, 200, 300)]
     (tmp_path / "lines.jsonl").write_text("\n".join(deep), encoding="utf-8")
@@ -178,9 +178,7 @@ def test_text_of_parquet_that_is_no_utf8_is_one_rejected_row(tmp_path: Path) -> 
         (pa.array([2**62], pa.timestamp("ms")), "the record holds what no JSON can: "),
     ],
 )
-def test_a_value_of_parquet_that_json_has_no_form_for_is_a_rejected_row(
-    value: pa.Array, said: str, tmp_path: Path
-) -> None:
+def test_a_parquet_value_without_a_json_form_is_a_rejected_row(value: pa.Array, said: str, tmp_path: Path) -> None:
     (found,) = rows(parquet(tmp_path / "x.parquet", input=value))
 
     assert isinstance(found, Rejected)
@@ -204,9 +202,7 @@ def test_a_parquet_file_that_has_a_column_twice_is_refused(tmp_path: Path) -> No
         rows(tmp_path / "x.parquet")
 
 
-def test_a_line_that_is_too_long_is_passed_over_without_being_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_too_long_is_skipped_without_being_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LONGEST_LINE", 100)
     path = tmp_path / "rows.jsonl"
     path.write_text(f'{{"input": "a"}}\n{{"input": "{"b" * 500}"}}\n{{"input": "c"}}\n', encoding="utf-8")
@@ -251,7 +247,7 @@ def test_a_parquet_file_with_other_columns_names_both(tmp_path: Path) -> None:
         list(prompts_of("B3", tmp_path / "x.parquet"))
 
 
-def test_a_first_row_without_the_column_is_one_rejected_row_where_others_have_it(tmp_path: Path) -> None:
+def test_a_first_row_without_the_column_is_one_rejected_row(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"output": "x"}\n{"input": "a"}\n', encoding="utf-8")
 
     assert [Rejected, Prompt] == [type(one) for one in prompts_of("B2", tmp_path / "rows.jsonl")]
@@ -295,10 +291,10 @@ def test_a_hub_dataset_without_the_library_is_said(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_hub_dataset_is_asked_for_by_revision_config_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def load_dataset(*args: object, **more: object) -> list[dict[str, Any]]:
-        asked.append(SimpleNamespace(args=args, **more))
+        calls.append(SimpleNamespace(args=args, **more))
         return ROWS[:600]
 
     library = ModuleType("datasets")
@@ -308,10 +304,10 @@ def test_a_hub_dataset_is_asked_for_by_revision_config_and_split(monkeypatch: py
 
     assert 600 == len(found)
     assert [("nvidia/OpenCodeInstruct", "train"), "test", "0123456789", True] == [
-        asked[0].args,
-        asked[0].split,
-        asked[0].revision,
-        asked[0].streaming,
+        calls[0].args,
+        calls[0].split,
+        calls[0].revision,
+        calls[0].streaming,
     ]
 
 

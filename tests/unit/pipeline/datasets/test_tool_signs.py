@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.datasets.tool_signs import Tool, ToolSign, signs_of, spoken
+from pipeline.datasets.tool_signs import Tool, ToolSign, signs_of, without_code
 from pipeline.records import JsonObject
 
 BAKE = '{"name": "bake", "description": "Bakes a \\"loaf\\".", "parameters": {"type": "object", "properties": {}}}'
@@ -111,7 +111,7 @@ def test_a_system_text_declares_tools(role: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["context", "instructions", ""])
-def test_a_role_that_templates_print_as_the_systems_declares_tools(role: str) -> None:
+def test_a_role_that_templates_print_as_system_declares_tools(role: str) -> None:
     assert DECLARED == kinds(said(role, f"<tools>\n{BAKE}\n</tools>"), ASKED)
 
 
@@ -286,7 +286,7 @@ def test_a_message_without_text_or_with_an_odd_role_is_no_error() -> None:
     ],
 )
 def test_what_is_quoted_as_code_is_left_out(text: str, left: str) -> None:
-    assert left == spoken(text)
+    assert left == without_code(text)
 
 
 @pytest.mark.parametrize("text", ["`" * 50_000, "```" + " " * 50_000, "\n" * 50_000 + "Action Input:", "[" * 50_000])

@@ -24,7 +24,7 @@ from harness.views.roundtrip import MODEL
 from harness.views.view import PROFILES
 from pipeline.fingerprints.exchanges import exchange_of
 from pipeline.fingerprints.harvest import harvest
-from pipeline.fingerprints.learn import learn, told
+from pipeline.fingerprints.learn import counterexamples, learn
 from pipeline.proof.fingerprint import Trait, TraitName, read_fingerprints
 from pipeline.records import Json
 
@@ -66,7 +66,7 @@ def test_a_copied_exchange_has_one_say() -> None:
 # Dissent
 
 
-def test_a_dissenter_that_only_its_count_makes_is_told_and_has_no_vote() -> None:
+def test_a_dissenter_by_count_alone_is_reported_without_a_vote() -> None:
     lines = [line(n, text_ids(n)) for n in range(25)]
     lines[3] = with_count(lines[3], +4)
     lines[4] = with_count(lines[4], -1)
@@ -125,7 +125,7 @@ def test_what_is_learned_reads_as_a_fingerprint(tmp_path: Path) -> None:
     assert ("Plain", MODEL, False, "kept") == (read.provider, read.model, read.stream, read.require(TraitName.SEAM))
 
 
-def test_traits_that_a_format_needs_and_no_answer_spoke_of_are_named_without_a_value(tmp_path: Path) -> None:
+def test_needed_traits_that_no_answer_spoke_of_have_no_value(tmp_path: Path) -> None:
     """Harmony has two ends of a turn, a header before its thinking, and a prompt that says the day."""
     plain = learned(line(n, text_ids(n)) for n in range(2))
     sent: Json = {"model": "openai/gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}]}
@@ -142,7 +142,7 @@ def test_traits_that_a_format_needs_and_no_answer_spoke_of_are_named_without_a_v
     needed = [TraitName.UNCLOSED, TraitName.TURN_END, TraitName.THINK_LEAD, TraitName.PROMPT_SETTINGS]
     assert needed == [name for name, one in headed.traits.items() if one.lacks == UNSPOKEN]
     assert [Trait(None, 0, proven=False)] * 4 == [read.traits[name] for name in needed]
-    assert [{"id": None, "value": None, "why": UNSPOKEN[0]}] == told(headed.traits[TraitName.TURN_END])
+    assert [{"id": None, "value": None, "why": UNSPOKEN[0]}] == counterexamples(headed.traits[TraitName.TURN_END])
 
 
 @pytest.mark.parametrize("slug", ["siliconflow", "chutes"])

@@ -37,9 +37,7 @@ from pipeline.formats.registry import FORMATS
         ("gpt-oss:20b", "gpt-oss", ThinkingMode.ON),
     ],
 )
-def test_a_slug_names_its_format_with_owner_variant_and_date_or_without(
-    slug: str, name: str, thinks: ThinkingMode
-) -> None:
+def test_a_slug_names_its_format_whatever_owner_and_variant(slug: str, name: str, thinks: ThinkingMode) -> None:
     model = model_of(slug)
 
     assert model is not None
@@ -65,7 +63,7 @@ def test_a_vocabulary_serves_every_format_that_is_pinned_to_it() -> None:
     assert FORMAT is found["tiny-kimi"]
 
 
-def test_a_model_that_always_thinks_has_its_thinking_opened_by_the_prompt() -> None:
+def test_the_prompt_opens_thinking_where_a_model_always_thinks() -> None:
     model = model_of("qwen3-next-80b-a3b-thinking")
 
     assert model is not None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.fixtures.dataset_rows import by_length, outcome, prompt, reason, said
-from pipeline.datasets.conversation import waiting
+from harness.fixtures.dataset_rows import outcome, prompt, reason, said
+from pipeline.datasets.conversation import open_questions
 from pipeline.datasets.registry import DATASETS
 from pipeline.datasets.rows import Reject, Rejected
 
@@ -36,7 +35,7 @@ def test_an_empty_question_and_one_that_is_no_text_are_rejected(dataset: str, co
     assert Reject.WRONG_SHAPE == reason(dataset, {column: 4})
 
 
-def test_mixture_of_thoughts_drops_answer_and_another_familys_switch() -> None:
+def test_mixture_of_thoughts_drops_answer_and_foreign_switch() -> None:
     turns = [
         {"role": "system", "content": "detailed thinking on"},
         {"role": "user", "content": "Why?"},
@@ -46,7 +45,7 @@ def test_mixture_of_thoughts_drops_answer_and_another_familys_switch() -> None:
     assert [("user", "Why?")] == said(prompt("B4", {"messages": turns, "num_tokens": 30_000}))
 
 
-def test_openthoughts_drops_the_system_text_that_orders_anothers_delimiters() -> None:
+def test_openthoughts_drops_the_system_text_of_another_model() -> None:
     turns = [{"from": "user", "value": "Why?"}, {"from": "assistant", "value": "<|begin_of_thought|>"}]
     row = {"system": "Answer in <|begin_of_thought|> and <|end_of_thought|>.", "conversations": turns}
 
@@ -102,160 +101,6 @@ def test_ultrachat_row_without_a_sound_question_is_rejected(row: dict[str, Any],
     assert why == reason("B6", row)
 
 
-# B8
-
-
-def nebius(*turns: tuple[str, str]) -> dict[str, Any]:
-    return {
-        "trajectory": [
-            {
-                "role": role,
-                "system_prompt": text if role == "system" else None,
-                "text": None if role == "system" else text,
-            }
-            for role, text in turns
-        ]
-    }
-
-
-ACTED = (
-    ("system", "COMMANDS:"),
-    ("user", "ISSUE 1"),
-    ("ai", "```\nls\n```"),
-    ("user", "\x1b[31msetup.py\x1b[0m\x00"),
-    ("ai", "x"),
-)
-
-
-def test_nebius_prompt_is_a_recorded_prefix_and_the_answer_is_drawn_by_the_row() -> None:
-    rows = [nebius(ACTED[0], ("user", f"ISSUE {n}"), *ACTED[2:]) for n in range(30)]
-    made = by_length("B8", rows)
-
-    assert {2, 4} == set(made)
-    assert [("assistant", "```\nls\n```"), ("user", "setup.py")] == said(made[4])[2:]
-
-
-def test_nebius_demonstration_is_kept_and_is_not_what_the_trajectory_is_about() -> None:
-    shown = nebius(ACTED[0], ("user", "Here is a demonstration of how to do it."), ("user", "ISSUE 1"), ("ai", "x"))
-    made = prompt("B8-nebius", shown)
-
-    assert 3 == len(made.messages)
-    assert "ISSUE 1" == DATASETS["B8-nebius"].opening(made)
-    assert Reject.NO_TURNS == reason("B8", nebius())
-
-
-CALLED: list[dict[str, Any]] = [
-    {"role": "system", "content": "You can use a computer.", "agent": "main"},
-    {"role": "user", "content": [{"type": "text", "text": "Fix it."}]},
-    {
-        "role": "assistant",
-        "content": None,
-        "thought": "t",
-        "tool_calls": [{"index": 1, "id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}],
-    },
-    {"role": "tool", "content": [{"type": "text", "text": "OBSERVATION:\na\x00"}], "tool_call_ids": ["c1"]},
-]
-
-
-@pytest.mark.parametrize("as_text", [True, False])
-def test_swe_smith_messages_may_be_json_text_or_a_list(as_text: bool) -> None:
-    messages = json.dumps(CALLED) if as_text else CALLED
-    made = by_length("B8", ({"messages": messages, "traj_id": f"t{n}"} for n in range(30)))
-
-    assert {"B8-smith-tool"} == {found.dataset for found in made.values()}
-    assert {2, 4} == set(made)
-    assert [
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "OBSERVATION:\na"},
-    ] == list(made[4].messages[2:])
-
-
-@pytest.mark.parametrize(
-    "answer, form",
-    [("<function=bash>\n<parameter=command>ls</parameter>\n</function>", "xml"), ("```\nls\n```", "ticks")],
-)
-def test_swe_smith_text_forms_are_told_apart_by_their_calls(answer: str, form: str) -> None:
-    turns = [{"role": "user", "content": "Fix it."}, {"role": "assistant", "content": answer}]
-
-    assert f"B8-smith-{form}" == prompt("B8", {"messages": json.dumps(turns)}).dataset
-
-
-@pytest.mark.parametrize("messages", ['[{"role": "user", "content": "a"}', '{"a": 1}', '[], "b": []', "[NaN]", 4])
-def test_swe_smith_messages_that_are_no_list_in_json_are_rejected(messages: object) -> None:
-    assert Reject.WRONG_SHAPE == reason("B8-smith-xml", {"messages": messages})
-
-
-@pytest.mark.parametrize("loose", ["no call", "another call", "no result"])
-def test_a_smith_trajectory_ends_before_a_call_without_its_result_or_a_result_without_its_call(loose: str) -> None:
-    """Else an observation would follow an action that did not cause it."""
-    asked, call, result = CALLED[1], CALLED[2], CALLED[3]
-    more = {
-        "no call": [result],
-        "another call": [call, {**result, "tool_call_ids": ["c2"]}],
-        "no result": [call, {"role": "user", "content": "Go on."}],
-    }[loose]
-    rest = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
-    made = by_length("B8", ({"messages": [asked, *more, *rest], "traj_id": f"t{n}"} for n in range(30)))
-
-    assert {1} == set(made)
-    assert "Fix it." == DATASETS["B8"].opening(made[1])
-
-
-def test_a_smith_trajectory_that_begins_with_a_result_gives_no_prompt() -> None:
-    assert Reject.NO_TURNS == reason("B8", {"messages": [CALLED[3], {"role": "assistant", "content": "x"}, CALLED[1]]})
-
-
-def test_calls_of_one_turn_may_be_answered_in_any_order() -> None:
-    call = CALLED[2]["tool_calls"][0]
-    both = {**CALLED[2], "tool_calls": [call, {**call, "id": "c2"}]}
-    messages = [CALLED[1], both, {**CALLED[3], "tool_call_ids": ["c2"]}, CALLED[3]]
-    made = by_length("B8", ({"messages": messages, "traj_id": f"t{n}"} for n in range(30)))
-
-    assert {1, 4} == set(made)
-
-
-# messages
-
-
-def test_messages_and_tools_are_taken_as_they_are() -> None:
-    messages = [
-        {"role": "ipython", "content": [{"type": "text", "text": "a"}], "name": None},
-        {"role": "assistant", "content": None, "tool_calls": []},
-    ]
-    made = prompt("messages", {"id": 4, "messages": messages, "tools": json.dumps([{"name": "x"}]), "label": "none"})
-
-    assert ("4", "messages", ({"name": "x"},)) == (made.id, made.dataset, made.tools)
-    assert [
-        {"role": "ipython", "content": [{"type": "text", "text": "a"}]},
-        {"role": "assistant", "content": None, "tool_calls": []},
-    ] == list(made.messages)
-
-
-@pytest.mark.parametrize("tools", ["[]", [], None, "", " "])
-def test_no_tools_is_no_tools_however_it_is_written(tools: object) -> None:
-    assert () == prompt("messages", {"messages": [{"role": "user", "content": "a"}], "tools": tools}).tools
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"messages": []},
-        {"messages": [{"content": "a"}]},
-        {"messages": [{"role": "user", "content": 4}]},
-        {"messages": [{"role": "user", "content": "a"}], "tools": "{"},
-        {"messages": [{"role": "user", "content": "a"}], "thinking": "yes"},
-        {"messages": [{"role": "user", "content": "a"}], "id": [1]},
-        {"messages": [{"role": "user", "content": "a"}], "id": "\ud800"},
-    ],
-)
-def test_a_row_that_is_not_the_schema_is_rejected(row: dict[str, Any]) -> None:
-    assert Reject.WRONG_SHAPE == reason("messages", row)
-
-
 # All of them
 
 
@@ -267,7 +112,7 @@ def test_a_row_that_is_not_the_schema_is_rejected(row: dict[str, Any]) -> None:
         ("B7", {"conversations": [{"from": "human", "value": "a"}], "id": "x\ud800"}),
     ],
 )
-def test_an_id_without_utf8_is_rejected_since_no_ledger_can_hold_it(dataset: str, row: dict[str, Any]) -> None:
+def test_an_id_without_utf8_is_rejected(dataset: str, row: dict[str, Any]) -> None:
     assert Reject.WRONG_SHAPE == reason(dataset, row)
 
 
@@ -281,11 +126,7 @@ def test_a_name_for_several_datasets_says_which_columns_it_wants() -> None:
 def test_a_prompt_ends_where_an_answer_is_waited_for() -> None:
     roles = ["system", "user", "assistant", "tool", "tool", "assistant", "user", "user"]
 
-    assert [2, 5, 8] == waiting([{"role": role} for role in roles])
-
-
-def test_swe_sets_count_as_tool_data_where_no_text_tells() -> None:
-    assert {"tools_declared"} == set(DATASETS["B8-smith-ticks"].defaults) == set(DATASETS["B8"].defaults)
+    assert [2, 5, 8] == open_questions([{"role": role} for role in roles])
 
 
 JSON = st.recursive(
@@ -293,6 +134,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )
+
+
 TURN = st.fixed_dictionaries(
     {},
     optional={
@@ -303,6 +146,8 @@ TURN = st.fixed_dictionaries(
         **dict.fromkeys(("tool_calls", "tool_call_ids", "name"), JSON),
     },
 )
+
+
 COLUMNS = (
     *("system", "chat", "input", "problem", "instruction", "messages", "conversations", "trajectory"),
     "tools",

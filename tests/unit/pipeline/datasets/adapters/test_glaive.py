@@ -66,11 +66,11 @@ def test_glaive_call_in_single_quotes_is_a_tool_call(call: str, arguments: str) 
         """{"name": "clear_table", "arguments": '{}'} """,
     ],
 )
-def test_glaive_conversation_ends_before_a_call_that_cannot_be_read_for_certain(call: str) -> None:
+def test_glaive_conversation_ends_before_an_uncertain_call(call: str) -> None:
     assert [("user", "Lay it.")] == said(prompt("B1", called(call)))
 
 
-def test_glaive_function_list_becomes_tools_and_its_sentence_is_dropped() -> None:
+def test_glaive_functions_become_tools_without_their_sentence() -> None:
     other = {"name": "clear_table", "description": "Clears it.", "parameters": {}}
     made = prompt("B1", offered("USER: Lay it.", FUNCTION, other))
 
@@ -78,7 +78,7 @@ def test_glaive_function_list_becomes_tools_and_its_sentence_is_dropped() -> Non
     assert [FUNCTION, other] == [tool["function"] for tool in made.tools]
 
 
-def test_glaive_row_without_functions_keeps_its_system_text_and_declares_nothing() -> None:
+def test_glaive_row_without_functions_keeps_its_system_text() -> None:
     made = prompt("B1", {"system": NO_OFFER, "chat": f"USER: Hi.\n\nASSISTANT: Hello.{END}\n\nUSER: Bye."})
 
     assert () == made.tools
@@ -118,13 +118,13 @@ def test_glaive_turns_begin_at_heads_after_an_empty_line(chat: str, turns: list[
     assert turns == [(turn["role"], turn["content"]) for turn in transcript({"system": "", "chat": chat})]
 
 
-def test_glaive_conversation_ends_before_a_call_without_a_response() -> None:
+def test_glaive_conversation_ends_before_an_unanswered_call() -> None:
     row = called("""{"name": "lay_table", "arguments": '{}'} """, "USER: And?\n\n\nASSISTANT: Done.")
 
     assert [("user", "Lay it.")] == said(prompt("B1", row))
 
 
-def test_every_answer_of_glaive_rows_with_calls_is_asked_for_in_some_row() -> None:
+def test_every_answer_of_glaive_rows_with_calls_is_drawn_by_some() -> None:
     """The draw is by the row's id, so over rows both the call and the last word are asked for."""
     rows = [called(f"""{{"name": "lay_table", "arguments": '{{"seats": {n}}}'}} """) for n in range(30)]
 

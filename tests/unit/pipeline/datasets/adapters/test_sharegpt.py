@@ -26,7 +26,7 @@ def outcomes(*rows: dict[str, Any]) -> list[Prompt | Rejected]:
     return [one if isinstance(one, Rejected) else adapt(one) for one in found]
 
 
-def told(found: list[Prompt | Rejected]) -> list[tuple[str | None, object]]:
+def summary(found: list[Prompt | Rejected]) -> list[tuple[str | None, object]]:
     return [(one.id, len(one.messages)) if isinstance(one, Prompt) else (one.id, one.reason) for one in found]
 
 
@@ -34,7 +34,7 @@ def told(found: list[Prompt | Rejected]) -> list[tuple[str | None, object]]:
 def test_chunks_are_joined_whether_they_repeat_a_message_or_none(start: int) -> None:
     found = outcomes(row("a", 0, 4), row("a", start, 8))
 
-    assert [("B7-a_0", 7), ("B7-a_4" if start == 4 else "B7-a_3", Reject.JOINED)] == told(found)
+    assert [("B7-a_0", 7), ("B7-a_4" if start == 4 else "B7-a_3", Reject.JOINED)] == summary(found)
     assert [turn["value"] for turn in TURNS[:7]] == [m["content"] for m in found[0].messages]  # type: ignore[union-attr]
 
 
@@ -47,33 +47,33 @@ def test_chunks_may_come_in_any_order_and_among_others() -> None:
         ("B7-a_8", Reject.JOINED),
         ("B7-b_0", 3),
         ("B7-b_2", Reject.JOINED),
-    ] == told(found)
+    ] == summary(found)
 
 
 def test_a_conversation_ends_where_a_chunk_is_missing() -> None:
     found = outcomes(row("a", 0, 4), row("a", 6, 8))
 
-    assert [("B7-a_0", 3), ("B7-a_6", Reject.NO_BEGINNING)] == told(found)
+    assert [("B7-a_0", 3), ("B7-a_6", Reject.NO_BEGINNING)] == summary(found)
     assert "2 messages before it are not in the source" == found[1].detail  # type: ignore[union-attr]
 
 
-def test_a_chunk_that_says_another_thing_is_not_joined_and_a_later_one_may_be() -> None:
+def test_a_contradicting_chunk_is_not_joined_but_a_later_one_may() -> None:
     other = row("a", 3, 6)
     other["conversations"] = [{"from": "gpt", "value": "no"}, *TURNS[4:6]]
     found = outcomes(row("a", 0, 4), other, row("a", 4, 6))
 
-    assert [("B7-a_0", 5), ("B7-a_3", Reject.NO_BEGINNING), ("B7-a_4", Reject.JOINED)] == told(found)
+    assert [("B7-a_0", 5), ("B7-a_3", Reject.NO_BEGINNING), ("B7-a_4", Reject.JOINED)] == summary(found)
 
 
 def test_a_continuation_alone_is_no_prompt() -> None:
-    assert [(None, Reject.NO_BEGINNING)] == told(outcomes(row("a", 4, 8)))
-    assert [(None, Reject.NO_BEGINNING)] * 2 == told(outcomes(row("a", 4, 8), row("a", 8, 10)))
+    assert [(None, Reject.NO_BEGINNING)] == summary(outcomes(row("a", 4, 8)))
+    assert [(None, Reject.NO_BEGINNING)] * 2 == summary(outcomes(row("a", 4, 8), row("a", 8, 10)))
 
 
 def test_an_offset_of_any_length_is_that_of_a_continuation() -> None:
     found = outcomes(row("a", 0, 2), {**row("a", 0, 2), "id": f"b_{'9' * 5000}"})
 
-    assert [(None, Reject.NO_BEGINNING), ("B7-a_0", 1)] == told(found)
+    assert [(None, Reject.NO_BEGINNING), ("B7-a_0", 1)] == summary(found)
 
 
 def test_half_a_surrogate_pair_survives_the_wait() -> None:
@@ -83,23 +83,23 @@ def test_half_a_surrogate_pair_survives_the_wait() -> None:
 
     assert isinstance(found, Prompt)
     assert "half \ud83d" == found.messages[0]["content"]
-    assert [(None, Reject.WRONG_SHAPE), ("B7-a\ud800_2", Reject.JOINED)] == told(others)
+    assert [(None, Reject.WRONG_SHAPE), ("B7-a\ud800_2", Reject.JOINED)] == summary(others)
 
 
 def test_an_empty_row_does_not_shadow_the_full_row_of_its_id() -> None:
-    assert [(None, Reject.NO_TURNS), ("B7-a_0", 1)] == told(outcomes(row("a", 0, 0), row("a", 0, 2)))
+    assert [(None, Reject.NO_TURNS), ("B7-a_0", 1)] == summary(outcomes(row("a", 0, 0), row("a", 0, 2)))
 
 
 def test_rows_whose_ids_name_no_chunk_stand_alone() -> None:
     one, two = ({**row("x", 0, 2), "id": value} for value in (17, "plain"))
     (hashed,) = outcomes({"conversations": TURNS[:2]})
 
-    assert [("B7-17", 1), ("B7-plain", 1)] == told(outcomes(one, two))
+    assert [("B7-17", 1), ("B7-plain", 1)] == summary(outcomes(one, two))
     assert isinstance(hashed, Prompt)
     assert len("B7-") + 20 == len(hashed.id)
 
 
-def test_sites_footers_page_numbers_and_doubled_questions_are_dropped() -> None:
+def test_footers_page_numbers_and_doubled_questions_are_dropped() -> None:
     turns = [
         {"from": "system", "value": "*This conversation is shared from [**ChatHub**](https://chathub.gg)*"},
         {"from": "user", "value": "1 / 2\nWhy <b>so</b>?"},
@@ -128,4 +128,4 @@ def test_sites_footers_page_numbers_and_doubled_questions_are_dropped() -> None:
     ],
 )
 def test_a_row_that_cannot_be_kept_is_rejected(one: dict[str, Any], why: Reject) -> None:
-    assert [(None, why)] == told(outcomes(one))
+    assert [(None, why)] == summary(outcomes(one))
