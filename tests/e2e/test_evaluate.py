@@ -6,25 +6,23 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.fixtures.drafters import TOKENIZER, row, run_folder
+from harness.fixtures.forked import Forked
 from harness.tiny_target.provenance import WEIGHTS
+from pipeline.base.paths import ROOT
 from pipeline.cli.main import main
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.records import Evidence
 
-ROOT = Path(__file__).parents[2]
 PROMPTS = WEIGHTS.parent / "prompts.jsonl"
 
 
 def pipeline(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
-    settings = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=settings)
+    return Forked.start(ROOT, [*map(str, arguments)], {**os.environ, **environment}).completed()
 
 
 @pytest.fixture(scope="module")

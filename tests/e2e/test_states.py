@@ -28,7 +28,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "store"
-    done = copy.run("-m", "pipeline", *command(rows, out), OMP_WAIT_POLICY="PASSIVE")
+    done = copy.run("-m", "pipeline", *command(rows, out), OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1")
     assert 0 == done.returncode, done.stderr
     assert f"{ROWS} rows of 18,400 tokens, 17,200 of them emitted\n" in done.stderr
     assert "the store takes 18.6 MB for 18,400 tokens" in done.stderr
