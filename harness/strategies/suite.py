@@ -5,7 +5,7 @@ Guarantees: the compact and the real vocabulary are held to the same properties,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hypothesis import given
@@ -65,19 +65,58 @@ def answers(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
     return st.one_of(st.tuples(wild, st.booleans()), whole, cut)
 
 
-def exact(fmt: Format, trip: RoundTrip) -> Property:
-    """Over a lossless view every canonical answer is accepted, ids and spans."""
+def exact(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
+    """Over a lossless view every canonical answer is accepted, ids and spans.
 
-    @given(parts=_accepted(fmt, trip))
-    def check(parts: Parts) -> None:
+    `drawn`: the answers to take where any must be accepted, so that many ways share what takes long to draw.
+    """
+
+    def require(parts: Parts) -> None:
         properties.require_exact(fmt, parts, trip)
+
+    return _over(drawn if _proves_any(trip) else (), _accepted(fmt, trip), require)
+
+
+def drawn_whole(fmt: Format) -> list[Parts]:
+    """As many whole answers as the profile in use says."""
+    drawn: list[Parts] = []
+
+    @given(parts=completions(fmt))
+    def collect(parts: Parts) -> None:
+        drawn.append(parts)
+
+    collect()
+    return drawn
+
+
+def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: Callable[[Parts], None]) -> Property:
+    """What must hold of each answer drawn before, and else of those of the strategy.
+
+    Where an answer breaks it, hypothesis draws anew and names the smallest.
+    """
+    anew = given(parts=strategy)(require)
+
+    def check() -> None:
+        try:
+            for parts in drawn:
+                require(parts)
+        except properties.PropertyError:
+            anew()
+            raise
+        if not drawn:
+            anew()
 
     return check
 
 
+def _proves_any(trip: RoundTrip) -> bool:
+    """Whether ids or bytes are given, so that any answer must be accepted."""
+    return trip.ids or trip.logprobs
+
+
 def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
     """Answers that must be accepted: any where ids or bytes are given, else those whose every token shows."""
-    if trip.ids or trip.logprobs:
+    if _proves_any(trip):
         return completions(fmt)
     drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(fmt, plain_texts()))
     return drawn.filter(lambda parts: _shows_all(fmt, parts, trip))
@@ -98,14 +137,13 @@ def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
 
 
-def refused(fmt: Format, trip: RoundTrip) -> Property:
-    """Over a view that loses white space nothing is accepted, whatever the answer."""
+def refused(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
+    """Over a view that loses white space nothing is accepted, whatever the answer; `drawn` as in `exact`."""
 
-    @given(parts=completions(fmt))
-    def check(parts: Parts) -> None:
+    def require(parts: Parts) -> None:
         properties.require_refused(fmt, parts, trip)
 
-    return check
+    return _over(drawn, completions(fmt), require)
 
 
 LOSSLESS = [

@@ -79,7 +79,8 @@ def test_b4_runs_and_its_audit_lies_in_the_manifest(copy: Copy, live: World) -> 
     assert 3 == json.loads(kept)["prompts"]
 
 
-def test_b1_is_refused_before_anything_is_sent_and_its_rows_are_named(copy: Copy, live: World) -> None:
+def test_b1_is_refused_before_anything_is_sent(copy: Copy, live: World) -> None:
+    """Its rows are named."""
     done = copy.pipeline(*command(live, "B1", written(live.folder, B1), "--json"))
 
     told = json.loads(done.stdout)
@@ -92,7 +93,7 @@ def test_b1_is_refused_before_anything_is_sent_and_its_rows_are_named(copy: Copy
     assert (False, []) == (live.out.exists(), live.entries())
 
 
-def test_only_covered_sends_the_rest_of_b1_and_counts_what_it_set_aside(copy: Copy, live: World) -> None:
+def test_only_covered_sends_the_rest_of_b1(copy: Copy, live: World) -> None:
     """Rows in are rows accepted and rows refused, each with its reason."""
     source = written(live.folder, B1)
 

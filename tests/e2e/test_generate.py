@@ -124,7 +124,7 @@ def test_the_limit_takes_the_first_rows_and_can_be_raised(world: World) -> None:
     ]
 
 
-def test_a_limit_below_what_is_there_never_says_fewer_rows_than_there_are(world: World) -> None:
+def test_a_limit_below_what_is_there_hides_no_row(world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         live.run(live.plan(limit=25))
         lower = live.run(live.plan(limit=10))

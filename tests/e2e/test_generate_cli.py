@@ -35,7 +35,7 @@ def command(live: World, *options: str) -> tuple[str, ...]:
     return ("generate", *where, *flags, *options)
 
 
-def test_the_table_says_what_came_of_the_rows_and_what_to_run_next(copy: Copy, live: World) -> None:
+def test_the_table_gives_the_outcome_and_the_next_command(copy: Copy, live: World) -> None:
     done = copy.run("-m", "pipeline", *command(live))
 
     assert 0 == done.returncode, done.stderr
@@ -56,9 +56,7 @@ def test_json_is_one_object_with_the_same(copy: Copy, live: World) -> None:
     assert [] == found["tree_changed"]
 
 
-def test_ctrl_c_in_the_middle_is_exit_130_and_the_same_command_goes_on(
-    copy: Copy, live: World, slow: SlowAnswerer
-) -> None:
+def test_ctrl_c_is_exit_130_and_the_same_command_goes_on(copy: Copy, live: World, slow: SlowAnswerer) -> None:
     slow.seconds = 0.1
     arguments = [copy.python, "-m", "pipeline", *command(live)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

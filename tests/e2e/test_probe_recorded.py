@@ -41,7 +41,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FOLDER = "live/siliconflow--drafter-gate--tiny-kimi"
 
 
-def test_there_is_a_cassette_a_probe_and_form_with_the_day_it_is_of(recorded: Path) -> None:
+def test_there_is_a_dated_cassette_a_probe_and_form(recorded: Path) -> None:
     found = {path.stem: read_cassette(path).provenance for path in (recorded / "cassettes" / FOLDER).iterdir()}
 
     assert {f"{probe.id}.{form}" for probe in COMMITTED.chosen(few=True) for form in ("json", "stream")} == set(found)
@@ -86,7 +86,7 @@ def test_an_emulators_answers_do_not_enter_the_tree(shop: Shop, capsys: pytest.C
 # Drift
 
 
-def test_a_handful_of_probes_tells_a_route_that_stayed_from_one_that_moved(
+def test_a_few_probes_tell_a_moved_route_from_one_that_stayed(
     recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     where, other = str(recorded.parent / "out"), tmp_path / "goldens" / "fingerprints"
@@ -123,7 +123,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Copy:
     return attested(made)
 
 
-def test_the_attestation_names_the_live_route_its_age_and_what_it_covers(copy: Copy) -> None:
+def test_the_attestation_names_the_live_route(copy: Copy) -> None:
+    """With its age and what it covers."""
     path = copy.root / ".drafter-gate" / "attestation.json"
     try:
         found = read_attestation(path, trusted_keys(copy.root, copy.keys), datetime.now(UTC))
@@ -143,7 +144,8 @@ def probing(copy: Copy, shop: Shop, *options: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_asks_the_gate_shows_the_estimate_and_lists_what_came(copy: Copy, shop: Shop) -> None:
+def test_the_command_shows_the_estimate_and_lists_what_came(copy: Copy, shop: Shop) -> None:
+    """It asks the gate first."""
     code, out, err = probing(copy, shop)
 
     few = len(COMMITTED.chosen(few=True))

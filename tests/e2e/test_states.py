@@ -82,7 +82,8 @@ def test_without_an_attestation_nothing_is_computed(copy: Copy, rows: Path, tmp_
     assert not (tmp_path / "store").exists()
 
 
-def test_a_vocabulary_without_a_passed_contract_is_refused_by_the_gate(copy: Copy, tmp_path: Path) -> None:
+def test_a_vocabulary_without_a_passed_contract_is_refused(copy: Copy, tmp_path: Path) -> None:
+    """By the gate."""
     other = run_folder(tmp_path / "run", GIVEN[:2], format="kimi-k2.5", tokenizer_sha256="ab" * 32)
 
     done = copy.pipeline(*command(other, tmp_path / "store"))

@@ -112,9 +112,7 @@ def test_killed_at_random_steps_it_ends_in_the_same_bits(trainer: Trainer, whole
     assert drafters[0] == drafters[1]
 
 
-def test_interrupted_it_writes_a_checkpoint_and_goes_on_from_there(
-    trainer: Trainer, whole: Path, tmp_path: Path
-) -> None:
+def test_interrupted_it_writes_a_checkpoint_and_resumes(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     status = trainer.stopped(out, 6, by=signal.SIGINT)
@@ -139,7 +137,8 @@ def test_other_settings_do_not_go_on_with_it(trainer: Trainer, whole: Path) -> N
     assert before == (whole / "manifest.json").read_bytes()
 
 
-def test_a_changed_checkpoint_is_refused_and_nothing_else_is_taken_for_it(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+    """Nothing else is taken in its place."""
     out = tmp_path / "run"
     trainer.stopped(out, 10)
     place = newest(out) or out
@@ -166,9 +165,8 @@ def test_a_checkpoint_of_another_run_is_refused(trainer: Trainer, whole: Path, t
 
 
 @pytest.mark.parametrize("options", [("--export-dtype", "float32"), ()])
-def test_a_drafter_in_the_way_that_is_not_this_runs_last_is_refused_before_any_step(
-    trainer: Trainer, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_another_runs_drafter_in_the_way_is_refused(trainer: Trainer, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Before any step."""
     out = tmp_path / "run"
     assert 0 == trainer.run(out, "--steps", "4").returncode
     if not options:
@@ -183,7 +181,8 @@ def test_a_drafter_in_the_way_that_is_not_this_runs_last_is_refused_before_any_s
     assert "Move it away" in done.stderr
 
 
-def test_layers_that_no_engine_hands_over_are_refused_before_any_step(trainer: Trainer, tmp_path: Path) -> None:
+def test_layers_that_no_engine_hands_over_are_refused(trainer: Trainer, tmp_path: Path) -> None:
+    """Before any step."""
     done = trainer.run(tmp_path / "run", "--layers", "1,3,7")
 
     assert (UNUSABLE, False) == (done.returncode, (tmp_path / "run").exists())
@@ -346,9 +345,7 @@ def test_a_shard_that_was_changed_is_refused(trainer: Trainer, tmp_path: Path) -
     assert (UNUSABLE, True) == (done.returncode, "was changed since it was written" in done.stderr)
 
 
-def test_a_loss_that_is_no_number_stops_it_with_the_rows_and_the_last_checkpoint(
-    trainer: Trainer, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_no_number_stops_it_and_names_the_rows(trainer: Trainer, tmp_path: Path) -> None:
     """A rate that throws the weights out of range within some steps; the checkpoint before it is whole."""
     out = tmp_path / "run"
 

@@ -90,7 +90,7 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_same_bits(
     assert whole == curve(together)
 
 
-def test_two_processes_that_are_asked_to_stop_write_one_checkpoint(trainer: Trainer, tmp_path: Path) -> None:
+def test_two_processes_asked_to_stop_write_one_checkpoint(trainer: Trainer, tmp_path: Path) -> None:
     """The signal is passed on by torchrun, and all end after the same step."""
     out = tmp_path / "run"
 
