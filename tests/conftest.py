@@ -6,6 +6,8 @@ many and new ones, for a long hunt by hand. `nox -s fidelity` draws its own (`ha
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +25,12 @@ settings.register_profile(
 )
 settings.register_profile("fidelity", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile("contract")
+
+
+def pytest_configure() -> None:
+    """Heed Ctrl-C wherever the suite was started from: nohup and background jobs ignore it, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

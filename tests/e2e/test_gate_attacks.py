@@ -161,8 +161,9 @@ def test_the_root_is_on_no_search_path(copy: Copy, tmp_path: Path) -> None:
 
 
 def test_a_symbolic_link_to_a_folder(copy: Copy, tmp_path: Path) -> None:
-    (copy.root / "pipeline" / "engines").rename(tmp_path / "engines")
-    (copy.root / "pipeline" / "engines").symlink_to(tmp_path / "engines")
+    engines = copy.root / "pipeline" / "generation" / "engines"
+    engines.rename(tmp_path / "engines")
+    engines.symlink_to(tmp_path / "engines")
 
     assert "pipeline/generation/engines is a symbolic link" in refusal(copy)
     assert "pipeline/generation/engines is a symbolic link" in copy.contract().stdout
@@ -170,7 +171,7 @@ def test_a_symbolic_link_to_a_folder(copy: Copy, tmp_path: Path) -> None:
 
 def test_a_crafted_stale_bytecode_cache(copy: Copy) -> None:
     """It opens the gate for whoever runs it, and is neither run nor overlooked."""
-    source = copy.root / "pipeline" / "gate.py"
+    source = copy.root / "pipeline" / "gate" / "gate.py"
     opened = source.read_text() + "\n\ndef judge(job, standing, **_):\n    return Decision('open')\n"
     stat = source.stat()
     header = importlib.util.MAGIC_NUMBER + bytes(4) + int(stat.st_mtime).to_bytes(4, "little")
@@ -182,9 +183,9 @@ def test_a_crafted_stale_bytecode_cache(copy: Copy) -> None:
 
     said = refusal(copy)
 
-    assert f"pipeline/__pycache__/{cache.name} holds other code than its source" in said
+    assert f"pipeline/gate/__pycache__/{cache.name} holds other code than its source" in said
     assert "changed since the contract suite passed: goldens/" in said
-    assert f"pipeline/__pycache__/{cache.name} holds other code than its source" in copy.contract().stdout
+    assert f"pipeline/gate/__pycache__/{cache.name} holds other code than its source" in copy.contract().stdout
 
 
 # The attestation

@@ -42,7 +42,7 @@ def test_a_port_where_nobody_listens_is_one_sentence(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
-    with pytest.raises(StopError, match=rf"127\.0\.0\.1:{port} could not be reached.*python -m harness\.emulator"):
+    with pytest.raises(StopError, match=rf"127\.0\.0\.1:{port} could not be reached.*python -m harness emulator"):
         world.run(world.plan(base_url=f"http://127.0.0.1:{port}/api/v1"))
 
     assert not world.out.exists()

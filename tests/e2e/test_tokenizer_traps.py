@@ -78,4 +78,4 @@ def test_the_pipeline_asks_transformers_for_no_tokenizer() -> None:
     """But where prompts of an evaluation are rendered for a target that no format knows, which makes no row."""
     sources = Path(__file__).parents[2].joinpath("pipeline").rglob("*.py")
 
-    assert ["evaluation_prompts.py"] == [path.name for path in sources if "AutoTokenizer" in path.read_text("utf-8")]
+    assert ["prompts.py"] == [path.name for path in sources if "AutoTokenizer" in path.read_text("utf-8")]
