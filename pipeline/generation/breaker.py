@@ -248,7 +248,7 @@ def row_signs_of(outcome: Outcome, row: TokenRow | Refusal | None) -> RowSigns |
     on what the kill itself had left.
     """
     prompt = outcome.row.prompt
-    if outcome.fate is Status.AGAIN or outcome.request is None or not outcome.sent:
+    if outcome.status is Status.AGAIN or outcome.request is None or not outcome.sent:
         return None
     signs = frozenset(_signs(outcome, row))
     return RowSigns(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
@@ -257,7 +257,7 @@ def row_signs_of(outcome: Outcome, row: TokenRow | Refusal | None) -> RowSigns |
 def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
     if outcome.cost is not None and outcome.cost > outcome.worst_pico:
         yield Sign.OVERCHARGED
-    if outcome.fate is Status.UNKNOWN:
+    if outcome.status is Status.UNKNOWN:
         yield from (Sign.ERROR, Sign.REFUSED)
     if isinstance(row, Refusal):
         yield Sign.REFUSED

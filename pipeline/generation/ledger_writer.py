@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 from pipeline.generation.billing import Bill
 from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, State
@@ -38,6 +38,12 @@ class LedgerWriter:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def do(self, operation: Callable[[Ledger], T]) -> T:
         """The result of `operation(ledger)`, once it is on disk. Raises what it raised, or LedgerError."""

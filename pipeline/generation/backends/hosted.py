@@ -14,11 +14,11 @@ from pipeline.base.money import pico
 from pipeline.generation.billing import completion_of
 from pipeline.generation.budget import Amount
 from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_endpoint, fetch_key
-from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter, encode_body
+from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError, OpenRouter, encode_body, open_client
 from pipeline.generation.engines.request import request_body
 from pipeline.generation.ledger import Request, State, identity
 from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.paid_client import PaidClient, StopError
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.locations import special_text
@@ -33,13 +33,13 @@ class HostedBackend:
 
     batch = 1
 
-    def __init__(self, plan: Plan, endpoint: Endpoint, desk: PaidClient, run: str) -> None:
+    def __init__(self, plan: Plan, endpoint: Endpoint, client: PaidClient, run: str) -> None:
         self.workers = plan.concurrency
-        self.asked = Expected(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
+        self.expected = Expected(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
         self._endpoint = endpoint
         self._run = run
-        self._turns = RetryingClient(desk, plan.patience, plan.concurrency)
+        self._client = RetryingClient(client, plan.patience, plan.concurrency)
 
     def refusal(self, row: Row) -> Refusal | None:
         """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
@@ -54,26 +54,27 @@ class HostedBackend:
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
         """One outcome a row. Raises StopError."""
-        return [await self._ask(row) for row in rows]
+        return [await self._outcome(row) for row in rows]
 
     def close(self) -> None:
         """Send nothing more."""
-        self._turns.close()
+        self._client.close()
 
-    async def _ask(self, row: Row) -> Outcome:
+    async def _outcome(self, row: Row) -> Outcome:
         made = refusing_errors(lambda: self._request(row))
         if isinstance(made, Refusal):
             return Outcome(row, Status.ANSWERED, made, sent=False)
         request, worst = made
-        reply = await self._turns.ask(request, worst)
+        reply = await self._client.ask(request, worst)
         if reply.again:
             return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
-        raw, paid = reply.entry.answer, _paid(reply)
-        if raw is None or reply.entry.state is State.UNKNOWN:
+        entry, raw = reply.entry, reply.entry.answer
+        paid = entry.worst_pico if entry.cost_pico is None else entry.cost_pico
+        paid = 0 if entry.state is State.FAILED_FREE else paid
+        if raw is None or entry.state is State.UNKNOWN:
             return Outcome(row, Status.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
         answer = refusing_errors(lambda: completion_of(raw, stream=self._plan.route.stream))
-        cost = reply.entry.cost_pico
-        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
+        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, paid, entry.cost_pico, worst.pico)
 
     def _request(self, row: Row) -> tuple[Request, Amount]:
         plan, prompt = self._plan, row.prompt
@@ -109,12 +110,12 @@ def begun_answer(prompt: Prompt) -> Refusal | None:
     return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
 
 
-def _paid(reply: Reply) -> int:
-    """What the entry costs in pico-dollars, its worst case where the cost is not known."""
-    entry = reply.entry
-    if entry.state is State.FAILED_FREE:
-        return 0
-    return entry.worst_pico if entry.cost_pico is None else entry.cost_pico
+def client_of(plan: Plan) -> OpenRouter:
+    """Return the client of a hosted route. Raises StopError."""
+    try:
+        return open_client("openrouter" if plan.route.api == "openrouter" else "emulator", plan.base_url)
+    except (KeyMissingError, ValueError) as error:
+        raise StopError(str(error)) from error
 
 
 async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:

@@ -33,7 +33,7 @@ class LocalBackend:
         except EngineError as error:
             raise StopError(str(error)) from error
         self.batch = plan.concurrency
-        self.asked = Expected(PROVIDER, plan.route.model, plan.sampling.max_tokens)
+        self.expected = Expected(PROVIDER, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
 
     def refusal(self, row: Row) -> Refusal | None:
@@ -48,13 +48,16 @@ class LocalBackend:
         """One outcome a row, the batch run as one."""
         sampling = self._plan.sampling
         settings = [replace(sampling, seed=row_seed(sampling.seed, row.prompt.id)) for row in rows]
-        found = await asyncio.to_thread(self._engine.generate, [row.prompt_ids for row in rows], settings)
+        outputs = await asyncio.to_thread(self._engine.generate, [row.prompt_ids for row in rows], settings)
         model, fmt = self._plan.route.model, self._plan.fmt
-        completions = [
-            complete(row.prompt_ids, generation, fmt, thinking=row.prompt.thinking, model=model)
-            for row, generation in zip(rows, found, strict=True)
+        return [
+            Outcome(
+                row,
+                Status.ANSWERED,
+                complete(row.prompt_ids, output, fmt, thinking=row.prompt.thinking, model=model),
+            )
+            for row, output in zip(rows, outputs, strict=True)
         ]
-        return [Outcome(row, Status.ANSWERED, answer) for row, answer in zip(rows, completions, strict=True)]
 
     def close(self) -> None:
         """Nothing is in flight between batches."""

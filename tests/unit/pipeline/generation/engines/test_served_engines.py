@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
+from pipeline.generation.engines import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
 from pipeline.records import Sampling
 
