@@ -159,20 +159,14 @@ def _texts(raw: bytes) -> Iterator[bytes]:
     # A stream has a chunk a token and one usage: only the lines that can matter are looked at.
     places = {name: raw.find(name) for name in _TELLING}
     while (at := min((place for place in places.values() if place >= 0), default=-1)) >= 0:
-        start, stop = _line(raw, at)
+        # The line around `at`; lines end with LF, CR or both.
+        feed = raw.rfind(b"\n", 0, at) + 1
+        start = max(feed, raw.rfind(b"\r", feed, at) + 1)
+        stop = end if (end := raw.find(b"\n", at)) >= 0 else len(raw)
+        stop = back if (back := raw.find(b"\r", at, stop)) >= 0 else stop
         if raw.startswith(b"data:", start):
             yield raw[start + 5 : stop]
         places = {name: raw.find(name, stop) if 0 <= place < stop else place for name, place in places.items()}
-
-
-def _line(raw: bytes, at: int) -> tuple[int, int]:
-    """Where the line around `at` begins and ends. Lines end with LF, CR or both."""
-    feed = raw.rfind(b"\n", 0, at) + 1
-    start = max(feed, raw.rfind(b"\r", feed, at) + 1)
-    stop = raw.find(b"\n", at)
-    stop = stop if stop >= 0 else len(raw)
-    back = raw.find(b"\r", at, stop)
-    return start, back if back >= 0 else stop
 
 
 def _cost(usage: dict[str, Exact]) -> int | None:

@@ -136,9 +136,9 @@ class _Window:
         self.rows: deque[RowSigns] = deque()
         self.counts: Counter[Sign] = Counter()
 
-    def add(self, seen: RowSigns) -> None:
-        self.rows.append(seen)
-        self.counts.update(seen.signs)
+    def add(self, row: RowSigns) -> None:
+        self.rows.append(row)
+        self.counts.update(row.signs)
         if len(self.rows) > self.size:
             self.counts.subtract(self.rows.popleft().signs)
 
@@ -151,19 +151,15 @@ class _Recent:
         self.baseline: float | None = None
         self._first: list[RowSigns] = []
 
-    def add(self, seen: RowSigns) -> None:
-        self.slow.add(seen)
-        self.quick.add(seen)
-        if seen.cost is not None:
-            self.settled.add(seen)
-            self._measure(seen)
-
-    def _measure(self, seen: RowSigns) -> None:
-        """The cost of an accepted row, from the first that there were."""
-        if self.baseline is None:
-            self._first.append(seen)
-            if sum(row.accepted for row in self._first) == CANARIES:
-                self.baseline = _each(self._first)
+    def add(self, row: RowSigns) -> None:
+        self.slow.add(row)
+        self.quick.add(row)
+        if row.cost is not None:
+            self.settled.add(row)
+            if self.baseline is None:
+                self._first.append(row)
+                if sum(first.accepted for first in self._first) == CANARIES:
+                    self.baseline = _cost_each(self._first)
 
 
 class Breaker:
@@ -175,12 +171,12 @@ class Breaker:
         self._all = _Recent()
         self.trip: Trip | None = None
 
-    def see(self, seen: RowSigns) -> Trip | None:
+    def see(self, row: RowSigns) -> Trip | None:
         """Judge one more row; the trip that it causes. The first trip of a run stands and is not repeated."""
-        recent = self._recent.setdefault(seen.dataset, _Recent())
-        recent.add(seen)
-        self._all.add(seen)
-        return self._first(chain(self._trips(seen.dataset, recent), self._trips("", self._all)))
+        recent = self._recent.setdefault(row.dataset, _Recent())
+        recent.add(row)
+        self._all.add(row)
+        return self._first(chain(self._trips(row.dataset, recent), self._trips("", self._all)))
 
     def judge_canaries(self) -> Trip | None:
         """Judge what there is as if it were all there will be."""
@@ -202,35 +198,30 @@ class Breaker:
         yield from self._cost(dataset, recent)
 
     def _shares(
-        self, dataset: str, seen: _Window, window: int, *, least: float = 0.0, canary: bool = False
+        self, dataset: str, recent: _Window, window: int, *, least: float = 0.0, canary: bool = False
     ) -> Iterator[Trip]:
         """A share is of the whole window, so that a single row cannot be half of all."""
         for sign, limit in self._limits.items():
-            share, most = seen.counts[sign] / window, max(limit, least)
+            share, most = recent.counts[sign] / window, max(limit, least)
             if sign is not Sign.COST and share > most:
-                rows, spent = _shown(seen.rows, sign)
-                yield Trip(sign, dataset, share, most, window, rows, spent, canary)
+                bearing = [position for position, row in enumerate(recent.rows) if sign in row.signs]
+                named = tuple(recent.rows[position].row for position in bearing[:NAMED])
+                spent = sum(row.pico for row in list(recent.rows)[bearing[0] :])
+                yield Trip(sign, dataset, share, most, window, named, spent, canary)
 
     def _cost(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
         rows, factor = recent.settled.rows, self._limits.get(Sign.COST)
         if factor is None or recent.baseline is None or len(rows) < COST_LEAST:
             return
-        each, limit = _each(rows), recent.baseline * factor
+        each, limit = _cost_each(rows), recent.baseline * factor
         if each > limit:
-            named = tuple(seen.row for seen in rows)[-NAMED:]
-            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(seen.pico for seen in rows))
+            named = tuple(row.row for row in rows)[-NAMED:]
+            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(row.pico for row in rows))
 
 
-def _each(rows: Collection[RowSigns]) -> float:
+def _cost_each(rows: Collection[RowSigns]) -> float:
     """Pico-dollars an accepted row, what was refused being paid for too."""
-    return sum(seen.cost or 0 for seen in rows) / max(sum(seen.accepted for seen in rows), 1)
-
-
-def _shown(rows: Collection[RowSigns], sign: Sign) -> tuple[tuple[str, ...], int]:
-    """The first rows in the window that bear the sign, and what was spent from the first of them on."""
-    bearing = [seen.row for seen in rows if sign in seen.signs]
-    first = next(position for position, seen in enumerate(rows) if sign in seen.signs)
-    return tuple(bearing[:NAMED]), sum(seen.pico for seen in list(rows)[first:])
+    return sum(row.cost or 0 for row in rows) / max(sum(row.accepted for row in rows), 1)
 
 
 def limits_of(changes: Mapping[Sign, float]) -> dict[Sign, float]:
@@ -264,16 +255,12 @@ def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
         if (sign := SIGNS_OF.get(row.reason)) is not None:
             yield sign
     if isinstance(answer := outcome.answer, Completion):
-        yield from _of_text(answer)
-
-
-def _of_text(answer: Completion) -> Iterator[Sign]:
-    if answer.finish_reason == "length" or (answer.native_finish_reason or "").lower() in CUT:
-        yield Sign.LENGTH_CUT
-    if any(is_loop(text) for text in (answer.reasoning, answer.content) if text):
-        yield Sign.LOOP
-    if not (answer.reasoning or answer.content or answer.tool_calls):
-        yield Sign.EMPTY
+        if answer.finish_reason == "length" or (answer.native_finish_reason or "").lower() in CUT:
+            yield Sign.LENGTH_CUT
+        if any(is_loop(text) for text in (answer.reasoning, answer.content) if text):
+            yield Sign.LOOP
+        if not (answer.reasoning or answer.content or answer.tool_calls):
+            yield Sign.EMPTY
 
 
 def trip_message(trip: Trip, *, emulated: bool) -> str:

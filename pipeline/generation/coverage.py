@@ -107,10 +107,10 @@ def uncovered(prompt: Prompt, plan: Plan) -> Refusal | None:
     """The refusal of a prompt that uses more than the gate allowed this run to send."""
     if plan.cover is None:
         return None
-    for seen in findings_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
-        if str(seen.feature) not in plan.cover.features:
-            why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {seen.feature}: {seen.what}"
-            return Refusal(Reason.UNCOVERED, why, field=seen.where or "dataset")
+    for found in findings_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
+        if str(found.feature) not in plan.cover.features:
+            why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {found.feature}: {found.what}"
+            return Refusal(Reason.UNCOVERED, why, field=found.where or "dataset")
     return None
 
 

@@ -127,7 +127,12 @@ def read_spill(ledger: Ledger) -> int:
     """
     paths = sorted(_spill_folder(ledger.path).glob("*.json"))
     for path in paths:
-        answer = _spilled(path)
+        try:
+            kept = json.loads(path.read_text("ascii"))
+            raw = base64.b64decode(kept["raw"], validate=True)
+            answer = LedgerAnswer(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
         identity, _, attempt = path.stem.rpartition("-")
         with ledger.transaction():
             entry = ledger.find(identity, int(attempt)) if attempt.isdecimal() else None
@@ -141,15 +146,6 @@ def read_spill(ledger: Ledger) -> int:
                 )
         path.unlink()
     return len(paths)
-
-
-def _spilled(path: Path) -> LedgerAnswer:
-    try:
-        kept = json.loads(path.read_text("ascii"))
-        raw = base64.b64decode(kept["raw"], validate=True)
-        return LedgerAnswer(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
 
 
 def _spill_folder(ledger: Path) -> Path:

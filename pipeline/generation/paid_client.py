@@ -176,7 +176,13 @@ class PaidClient:
             self._budget.settle(worst, worst)
             await self._writer.do(lambda ledger: ledger.lose(entry, "the run was broken off while it was in flight"))
             raise
-        kept = LedgerAnswer(answer.status, answer.raw, _kept_headers(answer), answer.generation_id)
+        headers: dict[str, Json] = {
+            "content_type": answer.content_type,
+            "complete": answer.complete,
+            "retry_after": answer.retry_after,
+        }
+        headers |= {} if answer.engine_seconds is None else {"engine_seconds": answer.engine_seconds}
+        kept = LedgerAnswer(answer.status, answer.raw, headers, answer.generation_id)
         try:
             judgement = await self._keep(entry, kept, judge)
         except LedgerError as error:
@@ -253,15 +259,6 @@ class PaidClient:
             return await writing
         except LedgerError as error:
             raise StopError(str(error)) from error
-
-
-def _kept_headers(answer: HttpAnswer) -> dict[str, Json]:
-    kept: dict[str, Json] = {
-        "content_type": answer.content_type,
-        "complete": answer.complete,
-        "retry_after": answer.retry_after,
-    }
-    return kept if answer.engine_seconds is None else kept | {"engine_seconds": answer.engine_seconds}
 
 
 def _used(bill: Bill, worst: Amount) -> Amount:

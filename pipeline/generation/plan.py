@@ -130,8 +130,11 @@ def prompts_file_of(path: Path) -> PromptsFile:
 
 def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
     """What a folder is begun with, as plain JSON; `provider` is the display name that answers carry."""
+    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
+    if plan.cover is not None and plan.cover.left_out is not None:
+        named["left_out"] = [*plan.cover.left_out]  # rows would be missing where a later session covers more
     return {
-        **_dataset(plan),
+        **named,
         "route": plan.route.name,
         "model": plan.route.model,
         "provider": provider,
@@ -145,13 +148,6 @@ def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, pr
         "privacy": asdict(plan.privacy),
         "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
     }
-
-
-def _dataset(plan: Plan) -> dict[str, Json]:
-    """A dataset's name, and what was set aside: rows would be missing where a later session covers more."""
-    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
-    left_out = plan.cover.left_out if plan.cover else None
-    return named if left_out is None else named | {"left_out": [*left_out]}
 
 
 def fingerprint_sha256(fingerprint: Fingerprint) -> str:

@@ -28,7 +28,6 @@ from pipeline.generation.ledger import State
 from pipeline.generation.paid_client import UNUSABLE, StopError
 from pipeline.generation.plan import Plan
 from pipeline.proof.fingerprint import Fingerprint, TraitName
-from pipeline.records import Json
 from pipeline.shards.manifest import Manifest
 
 
@@ -69,16 +68,20 @@ def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]
     cost = manifest.result.get("cost")
     if not isinstance(cost, dict):
         return
-    named, (answers, known) = _settled(cost, out), spent.get(State.SETTLED, (0, 0))
+    try:
+        named = pico(str(cost.get("usd")))
+    except ValueError as error:
+        message = f"{out}: the manifest's cost is no amount ({error}). Give another --out DIR"
+        raise StopError(message, UNUSABLE) from error
+    answers, known = spent.get(State.SETTLED, (0, 0))
     settled = cost.get("settled_requests")
-    told = settled if isinstance(settled, int) else 0
+    named_answers = settled if isinstance(settled, int) else 0
     lost = bool(cost.get("unsettled_requests")) and not spent
-    if known < named or answers < told or lost:
+    if known < named or answers < named_answers or lost:
         raise StopError(
-            f"{out} cost ${usd_text(named)} so far in {told} answers, and {ledger} knows of ${usd_text(known)} in"
-            f" {answers}: it is not the ledger that"
-            " this run began with. Put that one back, or name its folder with DRAFTER_GATE_STATE=DIR, or give"
-            " another --out DIR",
+            f"{out} cost ${usd_text(named)} so far in {named_answers} answers, and {ledger} knows of"
+            f" ${usd_text(known)} in {answers}: it is not the ledger that this run began with. Put that one back, or"
+            " name its folder with DRAFTER_GATE_STATE=DIR, or give another --out DIR",
             UNUSABLE,
         )
 
@@ -93,15 +96,6 @@ def require_unpaused(manifest: Manifest, plan: Plan) -> None:
         f" (it is judged again) or --accept-trip {paused.get('sign')} (it is not)",
         UNUSABLE,
     )
-
-
-def _settled(cost: Mapping[str, Json], out: Path) -> int:
-    try:
-        return pico(str(cost.get("usd")))
-    except ValueError as error:
-        raise StopError(
-            f"{out}: the manifest's cost is no amount ({error}). Give another --out DIR", UNUSABLE
-        ) from error
 
 
 def _way(plan: Plan) -> str:

@@ -21,7 +21,7 @@ from enum import StrEnum
 from pipeline.base.money import pico
 from pipeline.generation.engines.catalog import fetch_generation
 from pipeline.generation.engines.openrouter import OpenRouter
-from pipeline.generation.ledger import Ledger, LedgerEntry
+from pipeline.generation.ledger import Ledger
 from pipeline.records import Json, JsonObject
 
 
@@ -40,21 +40,19 @@ async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Rec
         entries = ledger.unsettled(api)
     found: Counter[Reconciled] = Counter()
     for entry in entries:
-        found[await _reconciled(client, ledger, entry)] += 1
+        if entry.answer is None or entry.answer.generation_id is None:
+            found[Reconciled.NO_ID] += 1
+            continue
+        record = await fetch_generation(client, entry.answer.generation_id)
+        cost = None if record is None else _cost(record)
+        if record is None or cost is None:
+            found[Reconciled.NOT_YET] += 1
+            continue
+        tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
+        with ledger.transaction():
+            ledger.reconcile(entry, cost, tokens)
+        found[Reconciled.SETTLED if cost else Reconciled.FREE] += 1
     return found
-
-
-async def _reconciled(client: OpenRouter, ledger: Ledger, entry: LedgerEntry) -> Reconciled:
-    if entry.answer is None or entry.answer.generation_id is None:
-        return Reconciled.NO_ID
-    record = await fetch_generation(client, entry.answer.generation_id)
-    cost = None if record is None else _cost(record)
-    if record is None or cost is None:
-        return Reconciled.NOT_YET
-    tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
-    with ledger.transaction():
-        ledger.reconcile(entry, cost, tokens)
-    return Reconciled.SETTLED if cost else Reconciled.FREE
 
 
 def _cost(record: JsonObject) -> int | None:

@@ -40,21 +40,18 @@ class Endpoint:
 class KeyLimits:
     """What the key has spent and may still spend, in USD; None where there is no limit."""
 
-    usage_usd: Decimal
     limit_usd: Decimal | None
     remaining_usd: Decimal | None
-
-
-async def fetch_models(client: OpenRouter) -> tuple[JsonObject, ...]:
-    """`GET /models`: the entries as they came."""
-    return _objects(_data(await client.get("models"), "/models"), "/models")
 
 
 async def fetch_endpoints(client: OpenRouter, model: str) -> tuple[Endpoint, ...]:
     """`GET /models/{author}/{slug}/endpoints`."""
     path = f"/models/{model}/endpoints"
     data = _object(_data(await client.get(path), path), path)
-    return tuple(_endpoint(entry, path) for entry in _objects(data.get("endpoints"), path))
+    entries = data.get("endpoints")
+    if not isinstance(entries, list):
+        raise CatalogError(f"{path}: a list is wanted where {type(entries).__name__} stands")
+    return tuple(_endpoint(_object(entry, path), path) for entry in entries)
 
 
 async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
@@ -71,17 +68,9 @@ async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
 async def fetch_key(client: OpenRouter) -> KeyLimits:
     """`GET /key`; a bad key is a CatalogError with status 401."""
     data = _object(_data(await client.get("key"), "/key"), "/key")
-    return KeyLimits(
-        usage_usd=_usd(data.get("usage"), "/key"),
-        limit_usd=_optional_usd(data.get("limit"), "/key"),
-        remaining_usd=_remaining(data.get("limit_remaining")),
-    )
-
-
-def _remaining(value: Json) -> Decimal | None:
-    """A key that was overdrawn has nothing left."""
-    overdrawn = isinstance(value, int | float) and not isinstance(value, bool) and value < 0
-    return Decimal(0) if overdrawn else _optional_usd(value, "/key")
+    limit, left = _optional_usd(data.get("limit"), "/key"), data.get("limit_remaining")
+    overdrawn = isinstance(left, int | float) and not isinstance(left, bool) and left < 0
+    return KeyLimits(limit, Decimal(0) if overdrawn else _optional_usd(left, "/key"))
 
 
 async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:
@@ -98,14 +87,11 @@ def _data(answer: HttpAnswer, path: str) -> Json:
     except ValueError:
         raise CatalogError(f"{path} answered {answer.status} with {len(answer.raw)} bytes that are not JSON") from None
     if answer.status != OK or not isinstance(body, dict) or "data" not in body:
-        raise CatalogError(f"{path} answered {answer.status}: {_error_text(body)}")
+        error = body.get("error") if isinstance(body, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        why = redact(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
+        raise CatalogError(f"{path} answered {answer.status}: {why}")
     return body["data"]
-
-
-def _error_text(body: Json) -> str:
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return redact(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
 
 
 def _object(value: Json, path: str) -> JsonObject:
@@ -114,15 +100,9 @@ def _object(value: Json, path: str) -> JsonObject:
     return value
 
 
-def _objects(value: Json, path: str) -> tuple[JsonObject, ...]:
-    if not isinstance(value, list):
-        raise CatalogError(f"{path}: a list is wanted where {type(value).__name__} stands")
-    return tuple(_object(entry, path) for entry in value)
-
-
 def _endpoint(entry: JsonObject, path: str) -> Endpoint:
     prices = _object(entry.get("pricing"), path)
-    names = entry.get("supported_parameters")
+    names, most = entry.get("supported_parameters"), entry.get("max_completion_tokens")
     if not isinstance(names, list):
         raise CatalogError(f"{path}: an endpoint without supported_parameters")
     return Endpoint(
@@ -132,7 +112,7 @@ def _endpoint(entry: JsonObject, path: str) -> Endpoint:
         completion_usd=_usd(prices.get("completion"), path),
         request_usd=_usd(prices.get("request", "0"), path),
         context_length=_count(entry.get("context_length"), path),
-        max_completion_tokens=_optional_count(entry.get("max_completion_tokens"), path),
+        max_completion_tokens=None if most is None else _count(most, path),
         supported_parameters=frozenset(str(name) for name in names),
     )
 
@@ -157,7 +137,3 @@ def _count(value: Json, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise CatalogError(f"{path}: a number of tokens is wanted where {value!r:.60} stands")
     return value
-
-
-def _optional_count(value: Json, path: str) -> int | None:
-    return None if value is None else _count(value, path)

@@ -59,7 +59,10 @@ class LocalEngine:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
-        self.end_ids = _end_ids(model)
+        generation = model.generation_config
+        end = None if generation is None else generation.eos_token_id
+        end = model.config.eos_token_id if end is None else end
+        self.end_ids = frozenset([end] if isinstance(end, int) else end or [])
         self.context = int(model.config.max_position_embeddings)
 
     def generate(self, prompts: Sequence[Ids], sampling: Sequence[Sampling]) -> list[EngineOutput]:
@@ -72,19 +75,16 @@ class LocalEngine:
         rows = [_Row(_draws(each), each) for each in sampling]
         if rows:
             with torch.inference_mode():
-                self._run(prompts, rows)
+                tokens, mask = _left_padded(prompts)
+                batch = _Batch(rows, tokens, mask, DynamicCache(config=self.model.config))
+                while batch.rows:
+                    logits = self._next_logits(batch)
+                    chosen = _sample(logits, batch.rows)
+                    _record(logits, chosen, batch.rows, self.end_ids)
+                    batch = _advance(batch, chosen)
         return [EngineOutput(tuple(row.ids), tuple(row.logprobs), tuple(row.runner_up), row.finished) for row in rows]
 
-    def _run(self, prompts: Sequence[Ids], rows: list[_Row]) -> None:
-        tokens, mask = _left_padded(prompts)
-        batch = _Batch(rows, tokens, mask, DynamicCache(config=self.model.config))
-        while batch.rows:
-            logits = self._forward(batch)
-            chosen = _sample(logits, batch.rows)
-            _record(logits, chosen, batch.rows, self.end_ids)
-            batch = _advance(batch, chosen)
-
-    def _forward(self, batch: _Batch) -> torch.Tensor:
+    def _next_logits(self, batch: _Batch) -> torch.Tensor:
         """Logits of the next token, float64 [n, vocabulary]."""
         positions = (batch.mask.cumsum(1) - 1).clamp(min=0)[:, -batch.tokens.shape[1] :]
         output = self.model(
@@ -122,13 +122,6 @@ def load_engine(directory: Path, *, threads: int | None = None) -> LocalEngine:
     except (OSError, ValueError) as error:
         raise EngineError(f"{directory}: the model does not load ({str(error).splitlines()[0]})") from None
     return LocalEngine(model)
-
-
-def _end_ids(model: PreTrainedModel) -> frozenset[int]:
-    generation = model.generation_config
-    end = None if generation is None else generation.eos_token_id
-    end = model.config.eos_token_id if end is None else end
-    return frozenset([end] if isinstance(end, int) else end or [])
 
 
 def _draws(sampling: Sampling) -> torch.Tensor:

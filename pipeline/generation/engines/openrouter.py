@@ -193,25 +193,22 @@ class OpenRouter:
     async def send(self, body: bytes) -> HttpAnswer:
         """One POST of `body` to /chat/completions; NoAnswerError when no status came back."""
         with self._pools.use() as wire:
-            return await self._send(wire.sdk, body)
-
-    async def _send(self, sdk: openai.AsyncOpenAI, body: bytes) -> HttpAnswer:
-        try:
-            response = await sdk.post(
-                "/chat/completions",
-                cast_to=httpx2.Response,
-                content=body,
-                options={"headers": {"Content-Type": "application/json"}},
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )
-        except openai.APIStatusError as error:  # the SDK has read the body, and the answer is an answer
-            return self._answer(error.response, error.response.content, complete=True)
-        except openai.APIConnectionError as error:
-            raise self._no_answer(error.__cause__ or error) from None
-        except httpx2.TransportError as error:  # cut while the SDK was reading an error's body
-            raise self._no_answer(error) from None
-        return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
+            try:
+                response = await wire.sdk.post(
+                    "/chat/completions",
+                    cast_to=httpx2.Response,
+                    content=body,
+                    options={"headers": {"Content-Type": "application/json"}},
+                    stream=True,
+                    stream_cls=openai.AsyncStream[object],
+                )
+            except openai.APIStatusError as error:  # the SDK has read the body, and the answer is an answer
+                return self._answer(error.response, error.response.content, complete=True)
+            except openai.APIConnectionError as error:
+                raise self._no_answer(error.__cause__ or error) from None
+            except httpx2.TransportError as error:  # cut while the SDK was reading an error's body
+                raise self._no_answer(error) from None
+            return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
 
     async def get(self, path: str, **params: str) -> HttpAnswer:
         """One GET below the base URL; free of charge on OpenRouter."""

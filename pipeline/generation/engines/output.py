@@ -35,42 +35,42 @@ class EngineOutput:
 
 
 def complete(
-    prompt_ids: Ids, generation: EngineOutput, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
+    prompt_ids: Ids, output: EngineOutput, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
 ) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
-    ids = generation.ids
-    reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(generation, fmt, thinking=thinking)
+    ids = output.ids
+    reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(output, fmt, thinking=thinking)
     return Completion(
         reasoning=None if reasoning is None else _shown(reasoning, fmt.tokenizer),
         content=_shown(content, fmt.tokenizer),
-        finish_reason="stop" if generation.finished else "length",
-        native_finish_reason="stop" if generation.finished else "length",
+        finish_reason="stop" if output.finished else "length",
+        native_finish_reason="stop" if output.finished else "length",
         usage=Usage(len(prompt_ids), len(ids), 0.0),
         provider=provider,
         model=model,
         logprobs=tuple(
-            _token_logprob(token, logprob, fmt.tokenizer)
-            for token, logprob in zip(ids, generation.logprobs, strict=True)
+            TokenLogprob((data := fmt.tokenizer.token_bytes(token)).decode("utf-8", errors="replace"), data, logprob)
+            for token, logprob in zip(ids, output.logprobs, strict=True)
         ),
         prompt_ids=prompt_ids,
         token_ids=ids,
     )
 
 
-def _by_close(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+def _by_close(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
     """The ids of the reasoning, None where it thought nothing, and of the content."""
-    ids = generation.ids
+    ids = output.ids
     begin = opened(fmt, ids, thinking=thinking)
     thought = bool(begin) or fmt.opener(thinking=thinking) is Opener.PROMPT
-    body = ids[len(begin) : -1] if generation.finished else ids[len(begin) :]
+    body = ids[len(begin) : -1] if output.finished else ids[len(begin) :]
     close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None
     reasoning = (body if close is None else body[:close]) if thought else None
     return reasoning, () if thought and close is None else body if close is None else body[close + 1 :]
 
 
-def _by_headers(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
+def _by_headers(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
     """The same where headers say what each text is; all is content where they are not those of an answer."""
-    ids = generation.ids
+    ids = output.ids
     try:
         spans = fmt.layout(ids, thinking=thinking)
     except RefusedError:
@@ -84,8 +84,3 @@ def _by_headers(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tup
 
 def _shown(ids: Ids, tokenizer: Tokenizer) -> str:
     return tokenizer.decode_bytes(ids).decode("utf-8", errors="replace")
-
-
-def _token_logprob(token: int, logprob: float, tokenizer: Tokenizer) -> TokenLogprob:
-    data = tokenizer.token_bytes(token)
-    return TokenLogprob(data.decode("utf-8", errors="replace"), data, logprob)

@@ -51,16 +51,17 @@ def request_body(
     `supported` holds the endpoint's `supported_parameters`; a seed, logprobs or ids that it lacks are not asked for,
     since `require_parameters` would drop the endpoint. `sample_id` goes as `user` and makes every body its own.
     """
+    # The template's own switches, where it has some; a server that ignores them shows in the count.
+    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
     body: dict[str, object] = {
         "model": route.model,
-        "messages": _messages(prompt, tool_mode, fmt),
-        **_tools(prompt, tool_mode),
+        **_messages_and_tools(prompt, tool_mode, fmt),
         "stream": route.stream,
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_tokens,
         **_optional(sampling, supported),
         "reasoning": {"enabled": prompt.thinking},
-        **_switches(fmt),
+        **({"chat_template_kwargs": switches} if switches else {}),
         "usage": {"include": True},
         "provider": _provider(route, privacy or Privacy()),
         "plugins": list(PLUGINS),
@@ -71,12 +72,6 @@ def request_body(
     if forced := sorted(set(sampling.extra) & FORCED):
         raise ValueError(f"sampling.extra sets {forced[0]!r}, which forces tokens that no text shows. Leave it out.")
     return {**body, **sampling.extra}
-
-
-def _switches(fmt: Format) -> dict[str, object]:
-    """The template's own switches, where the format stands for one; a server that ignores them shows in the count."""
-    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
-    return {"chat_template_kwargs": switches} if switches else {}
 
 
 def _provider(route: Route, privacy: Privacy) -> dict[str, object]:
@@ -106,15 +101,13 @@ def _optional(sampling: Sampling, supported: frozenset[str] | None) -> dict[str,
     }
 
 
-def _messages(prompt: Prompt, tool_mode: ToolMode, fmt: Format) -> list[JsonObject]:
-    messages = list(prompt.messages)
-    if tool_mode is not ToolMode.RAW or not prompt.tools:
-        return messages
-    return [{"role": "tool_declare", "content": fmt.declare_tools(prompt.tools)}, *messages]
-
-
-def _tools(prompt: Prompt, tool_mode: ToolMode) -> dict[str, object]:
-    if prompt.tools and tool_mode is ToolMode.NONE:
+def _messages_and_tools(prompt: Prompt, tool_mode: ToolMode, fmt: Format) -> dict[str, object]:
+    messages: list[JsonObject] = list(prompt.messages)
+    if not prompt.tools:
+        return {"messages": messages}
+    if tool_mode is ToolMode.NONE:
         message = "the prompt declares tools and the tool mode is none, so the model would not see them"
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
-    return {"tools": list(prompt.tools)} if prompt.tools and tool_mode is ToolMode.STRUCTURED else {}
+    if tool_mode is ToolMode.RAW:
+        return {"messages": [{"role": "tool_declare", "content": fmt.declare_tools(prompt.tools)}, *messages]}
+    return {"messages": messages, "tools": list(prompt.tools)}

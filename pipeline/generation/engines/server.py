@@ -89,11 +89,11 @@ class EngineDialect(Protocol):
     path: str
     fact_paths: Sequence[str]
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:
         """The request's JSON."""
         ...
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The ids that the answer carries."""
         ...
 
@@ -131,28 +131,34 @@ class EngineServer:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def generate(self, ask: ServerRequest) -> EngineOutput:
+    async def generate(self, request: ServerRequest) -> EngineOutput:
         """One answer, never more than `in_flight` at a time. Raises EngineError, EngineGoneError."""
-        self.require_room(ask)
+        self.require_room(request)
         async with self._slots:
             try:
-                answer = await self.send(self.body(ask))
+                answer = await self.send(self.body(request))
             except NoAnswerError as error:
                 raise EngineGoneError(str(error)) from None
         if answer.status != OK:
             raise EngineError(self._error(self.dialect.path, answer.status, answer.raw))
-        return generation_of(self.dialect, ask, answer.raw)
+        return generation_of(self.dialect, request, answer.raw)
 
-    def body(self, ask: ServerRequest) -> bytes:
+    def body(self, request: ServerRequest) -> bytes:
         """The request's bytes."""
-        return encode_body(dict(self.dialect.body(ask, self.facts.model)))
+        return encode_body(dict(self.dialect.body(request, self.facts.model)))
 
     async def send(self, body: bytes) -> HttpAnswer:
         """One POST of `body`; its bytes as they came, whatever the status. Raises NoAnswerError; nothing is billed."""
+
+        async def traced(event: str, _: object) -> None:
+            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
+                self._doubted = True
+
         try:
             await self._require_same()
             with self._busy.share() as share:
-                response = await self._posted(body)
+                url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
+                response = await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
             await self._require_same()
         except (EngineGoneError, httpx2.RequestError) as error:
             self._doubted = True
@@ -163,25 +169,17 @@ class EngineServer:
         seconds = round(share.seconds, 6)
         return HttpAnswer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
 
-    async def generate_all(self, asks: Sequence[ServerRequest]) -> list[EngineOutput]:
+    async def generate_all(self, requests: Sequence[ServerRequest]) -> list[EngineOutput]:
         """All answers, in order."""
-        return list(await asyncio.gather(*map(self.generate, asks)))
+        return list(await asyncio.gather(*map(self.generate, requests)))
 
-    def require_room(self, ask: ServerRequest) -> None:
+    def require_room(self, request: ServerRequest) -> None:
         """Raises EngineError for an empty prompt, and for one that leaves no room for max_tokens."""
-        if not ask.prompt or ask.sampling.max_tokens < 1:
+        if not request.prompt or request.sampling.max_tokens < 1:
             raise EngineError("the prompt is empty or max_tokens below 1; give at least one token of each")
-        if (wanted := len(ask.prompt) + ask.sampling.max_tokens) > self.facts.context:
+        if (wanted := len(request.prompt) + request.sampling.max_tokens) > self.facts.context:
             message = f"{wanted} tokens of prompt and max_tokens exceed the server's context of {self.facts.context}"
             raise EngineError(f"{message}; lower max_tokens")
-
-    async def _posted(self, body: bytes) -> httpx2.Response:
-        async def traced(event: str, _: object) -> None:
-            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
-                self._doubted = True
-
-        url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
-        return await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
 
     async def _require_same(self) -> None:
         """Raises NoAnswerError where another server is in the place of the first, EngineGoneError where none is."""
@@ -223,20 +221,20 @@ class EngineServer:
         return f"{self.dialect.name} answered {path} with status {status}: {what}"
 
 
-def generation_of(dialect: EngineDialect, ask: ServerRequest, raw: bytes) -> EngineOutput:
+def generation_of(dialect: EngineDialect, request: ServerRequest, raw: bytes) -> EngineOutput:
     """The ids of an answer's bytes, if they are one answer to what was asked. Raises EngineError."""
-    return checked(ask, dialect.generation(ask, _object(raw, f"{dialect.name}, {dialect.path}")))
+    return checked(request, dialect.generation(request, _object(raw, f"{dialect.name}, {dialect.path}")))
 
 
-def checked(ask: ServerRequest, generation: EngineOutput) -> EngineOutput:
+def checked(request: ServerRequest, output: EngineOutput) -> EngineOutput:
     """The same, if it is one answer to what was asked: ended by itself, or as long as it may be."""
-    found, most = len(generation.ids), ask.sampling.max_tokens
-    if not found or found > most or (found != most and not generation.finished):
-        how = "ended by itself" if generation.finished else "cut by length"
+    found, most = len(output.ids), request.sampling.max_tokens
+    if not found or found > most or (found != most and not output.finished):
+        how = "ended by itself" if output.finished else "cut by length"
         raise EngineError(f"the answer has {found} ids and was {how}, with max_tokens {most}")
-    if not found == len(generation.logprobs) == len(generation.runner_up):
-        raise EngineError(f"the answer has {found} ids and {len(generation.logprobs)} logprobs")
-    return generation
+    if not found == len(output.logprobs) == len(output.runner_up):
+        raise EngineError(f"the answer has {found} ids and {len(output.logprobs)} logprobs")
+    return output
 
 
 def ids_of(value: object, what: str) -> Ids:
@@ -312,7 +310,7 @@ class BusyClock:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._flying = 0
+        self._in_flight = 0
         self._each = 0.0
         self._seen = 0.0
 
@@ -321,17 +319,17 @@ class BusyClock:
         """For the length of one request."""
         found = RequestSeconds()
         begun = self._passed()
-        self._flying += 1
+        self._in_flight += 1
         try:
             yield found
         finally:
             found.seconds = self._passed() - begun
-            self._flying -= 1
+            self._in_flight -= 1
 
     def _passed(self) -> float:
         """Seconds until now of whatever was in flight all the time."""
         now = self._clock()
-        if self._flying:
-            self._each += (now - self._seen) / self._flying
+        if self._in_flight:
+            self._each += (now - self._seen) / self._in_flight
         self._seen = now
         return self._each

@@ -33,11 +33,11 @@ class SGLang:
     path = "/generate"
     fact_paths: Sequence[str] = ("/server_info", "/v1/models")
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
         """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
         sampling: dict[str, Json] = {
-            "max_new_tokens": ask.sampling.max_tokens,
-            "temperature": ask.sampling.temperature,
+            "max_new_tokens": request.sampling.max_tokens,
+            "temperature": request.sampling.temperature,
             "top_p": 1.0,
             "top_k": -1,
             "min_p": 0.0,
@@ -45,18 +45,18 @@ class SGLang:
             "skip_special_tokens": False,
             "no_stop_trim": True,
         }
-        sampling |= {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
+        sampling |= {"stop_token_ids": [*request.stop_ids]} if request.stop_ids else {}
         # Heard by a server with --enable-deterministic-inference; others draw afresh.
-        sampling |= {} if ask.sampling.seed is None else {"sampling_seed": ask.sampling.seed}
+        sampling |= {} if request.sampling.seed is None else {"sampling_seed": request.sampling.seed}
         logprobs: dict[str, Json] = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2}
-        return {"input_ids": [*ask.prompt], "sampling_params": sampling, **logprobs, "stream": False}
+        return {"input_ids": [*request.prompt], "sampling_params": sampling, **logprobs, "stream": False}
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The answer's ids, held against every place where SGLang says them."""
         ids = ids_of(answer.get("output_ids"), "sglang output_ids")
         meta = answer.get("meta_info")
         require_count(ids, member(meta, "completion_tokens", "sglang meta_info"), "sglang output_ids")
-        require_count(ask.prompt, member(meta, "prompt_tokens", "sglang meta_info"), "the prompt as sglang took it")
+        require_count(request.prompt, member(meta, "prompt_tokens", "sglang meta_info"), "the prompt as sglang took it")
         chosen = _entries(member(meta, "output_token_logprobs", "sglang meta_info"), "output_token_logprobs")
         if tuple(token for token, _ in chosen) != ids:
             raise EngineError("sglang output_token_logprobs name other ids than output_ids")
@@ -75,7 +75,9 @@ class SGLang:
         info, models = told["/server_info"], told["/v1/models"]
         if info is None or models is None or text_of(info.get("version")) in (None, ABSENT):
             raise EngineError("this server tells neither its version nor its model: it is no SGLang of today")
-        served = _first(models)
+        data = models.get("data")
+        if not isinstance(data, list) or not data or not isinstance(served := data[0], dict):
+            raise EngineError("the server lists no model at /v1/models")
         return EngineFacts(
             engine=self.name,
             version=str(info["version"]),
@@ -113,10 +115,3 @@ def _finished(ids: Ids, reason: object) -> bool:
     if kind == "stop" and type(matched) is int and ids[-1:] == (matched,):
         return True
     raise EngineError(f"sglang ended the answer by {kind!r} {matched!r}, and the ids end with {ids[-1:]}")
-
-
-def _first(models: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = models.get("data")
-    if isinstance(data, list) and data and isinstance(data[0], dict):
-        return data[0]
-    raise EngineError("the server lists no model at /v1/models")

@@ -35,15 +35,15 @@ class VLLM:
     path = "/v1/completions"
     fact_paths: Sequence[str] = ("/version", "/v1/models", DEV_INFO)
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:
         """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
-        more: dict[str, Json] = {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
-        more |= {} if ask.sampling.seed is None else {"seed": ask.sampling.seed}
+        more: dict[str, Json] = {"stop_token_ids": [*request.stop_ids]} if request.stop_ids else {}
+        more |= {} if request.sampling.seed is None else {"seed": request.sampling.seed}
         return {
             "model": model,
-            "prompt": [*ask.prompt],
-            "max_tokens": ask.sampling.max_tokens,
-            "temperature": ask.sampling.temperature,
+            "prompt": [*request.prompt],
+            "max_tokens": request.sampling.max_tokens,
+            "temperature": request.sampling.temperature,
             "top_p": 1.0,
             "top_k": -1,
             "min_p": 0.0,
@@ -56,13 +56,13 @@ class VLLM:
             **more,
         }
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
         """The answer's ids, held against every place where vLLM says them."""
         choice = _only(answer.get("choices"))
         ids = ids_of(choice.get("token_ids"), "vllm token_ids")
         require_count(ids, member(answer.get("usage"), "completion_tokens", "vllm usage"), "vllm token_ids")
         told = answer.get("prompt_token_ids", choice.get("prompt_token_ids"))
-        if ids_of(told, "vllm prompt_token_ids") != ask.prompt:
+        if ids_of(told, "vllm prompt_token_ids") != request.prompt:
             raise EngineError("vllm prompt_token_ids are not the prompt that was sent")
         logprobs = choice.get("logprobs")
         spelled = member(logprobs, "tokens", "vllm logprobs")
@@ -82,7 +82,13 @@ class VLLM:
         if version is None or models is None or text_of(version.get("version")) is None:
             raise EngineError("this server tells neither its version nor its model: it is no vLLM of today")
         served = _only(models.get("data"))
-        settings = _settings(told[DEV_INFO] or {})
+        config = (told[DEV_INFO] or {}).get("vllm_config")
+        config = config if isinstance(config, dict) else {}
+        settings = {}
+        for part, (fact, key) in _WHERE.items():
+            value = found.get(key) if isinstance(found := config.get(part), dict) else None
+            # `float32` of `torch.float32`, and a backend's own name of its whole path.
+            settings[fact] = text_of(value.rpartition(".")[2] if isinstance(value, str) else value)
         return EngineFacts(
             engine=self.name,
             version=str(version["version"]),
@@ -93,24 +99,12 @@ class VLLM:
         )
 
 
-def _settings(info: Mapping[str, Any]) -> dict[str, str | None]:
-    config = info.get("vllm_config")
-    config = config if isinstance(config, dict) else {}
-    parts = {name: part if isinstance(part := config.get(name), dict) else {} for name in _WHERE}
-    return {key: text_of(_plain(parts[where].get(key_there))) for where, (key, key_there) in _WHERE.items()}
-
-
 _WHERE: Mapping[str, tuple[str, str]] = {
     "device_config": ("device", "device"),
     "model_config": ("dtype", "dtype"),
     "attention_config": ("attention_backend", "backend"),
 }
 """Where vLLM's own settings say what `EngineFacts` keeps."""
-
-
-def _plain(value: object) -> object:
-    """`float32` of `torch.float32`, a backend's own name of its whole path."""
-    return value.rpartition(".")[2] if isinstance(value, str) else value
 
 
 def _only(value: object) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -53,20 +53,22 @@ def why_left_out(one: LedgerExchange, redaction: Redaction) -> str:
         return "an error in its body"
     if one.answer.headers.get("complete") is False:
         return "an answer that was cut off"
-    if not _is_utf8(one.answer.raw):
+    try:
+        text = one.answer.raw.decode("utf-8")
+    except UnicodeDecodeError:
         return "an answer that is no UTF-8"
-    return "an answer that holds the key" if _holds_key(one.answer.raw, redaction) else ""
+    return "an answer that holds the key" if _holds_key(text, redaction) else ""
 
 
 def write_exchanges(path: Path, kept: Iterable[LedgerExchange], source: Source, redaction: Redaction) -> list[str]:
     """Write the file, whole; for each answer that is left out, its row and why. Raises OSError."""
-    told = [(one, why_left_out(one, redaction)) for one in kept]
+    reasons = [(one, why_left_out(one, redaction)) for one in kept]
 
     def write(file: BinaryIO) -> None:
-        file.writelines(line_of(line_of_exchange(one, source)) for one, why in told if not why)
+        file.writelines(line_of(line_of_exchange(one, source)) for one, why in reasons if not why)
 
     write_whole(path, write)
-    return [f"{one.row}: {why}" for one, why in told if why]
+    return [f"{one.row}: {why}" for one, why in reasons if why]
 
 
 def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
@@ -82,30 +84,15 @@ def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
         "status": one.answer.status,
         "stream": request["stream"],
         "request": request,
-        "headers": dict(_headers(one)),
+        "headers": {name: value for ours, name in _KEPT_HEADERS.items() if (value := one.answer.headers.get(ours))},
         "body": one.answer.raw.decode("utf-8"),
     }
 
 
-def _headers(one: LedgerExchange) -> Iterator[tuple[str, Json]]:
-    for ours, name in _KEPT_HEADERS.items():
-        if value := one.answer.headers.get(ours):
-            yield name, value
-
-
-def _holds_key(raw: bytes, redaction: Redaction) -> bool:
+def _holds_key(text: str, redaction: Redaction) -> bool:
     """Whether the client took the key out of it, or a reader of its deltas would put one together."""
-    text = raw.decode("utf-8")
     fields: dict[str, list[str]] = {}
     for field, piece in _SAID.findall(text):
         fields.setdefault(field, []).append(piece)
     spelled = " ".join(map("".join, fields.values()))
     return REMOVED in text or redaction.of_text(spelled) != spelled
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

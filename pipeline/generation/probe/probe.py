@@ -104,7 +104,9 @@ async def run_probe(
             read_spill(opened)
             client = await stack.enter_async_context(client_of(wanted.plan))
             findings, manifest = await _ask(stack, permit, wanted, say, (client, opened))
-            _end(manifest, wanted.plan.out, findings, root)
+            result: dict[str, Json] = {"requests": dict(findings.by_fate()), "spent_usd": usd_text(findings.spent_pico)}
+            session = {"tree_end": digests_at_end(root), "ended": now_text(), "outcome": findings.message or DONE}
+            manifests.write(wanted.plan.out, manifests.with_last_session(replace(manifest, result=result), **session))
             return findings
     except ManifestError as error:
         raise StopError(str(error), UNUSABLE) from error
@@ -194,14 +196,6 @@ def estimate(wanted: ProbePlan, requests: ProbeRequests, todo: ProbeRequests, en
 def _price(usd: Decimal) -> str:
     """Return the price of a million tokens, in USD."""
     return f"{(usd * MILLION).normalize():f}"
-
-
-def _end(manifest: Manifest, out: Path, findings: Findings, root: Path) -> None:
-    tree = digests_at_end(root)
-    result: dict[str, Json] = {"requests": dict(findings.by_fate()), "spent_usd": usd_text(findings.spent_pico)}
-    manifest = replace(manifest, result=result)
-    outcome = findings.message or DONE
-    manifests.write(out, manifests.with_last_session(manifest, tree_end=tree, ended=now_text(), outcome=outcome))
 
 
 class ProbeClient:

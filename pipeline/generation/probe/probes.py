@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -115,22 +114,19 @@ def read_probes(path: Path) -> Probes:
     except OSError as error:
         message = f"{path}: no probes can be read there ({error.strerror}). Run: git checkout {PROBES}"
         raise ProbesError(message) from error
-    probes = tuple(_probes(path, raw))
-    if len({probe.id for probe in probes}) != len(probes) or not probes:
-        raise ProbesError(f"{path}: no probe, or an id that stands twice")
-    return Probes(hashlib.sha256(raw).hexdigest(), probes)
-
-
-def _probes(path: Path, raw: bytes) -> Iterator[Probe]:
+    probes = []
     for number, line in enumerate(raw.split(b"\n"), 1):
         if not line:
             continue
         try:
-            yield _probe(strict_object(line))
+            probes.append(_probe(strict_object(line)))
         except RefusedError as error:
             raise ProbesError(f"{path}, line {number}: {error.refusal.detail}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ProbesError(f"{path}, line {number}: no probe ({error!r})") from error
+    if len({probe.id for probe in probes}) != len(probes) or not probes:
+        raise ProbesError(f"{path}: no probe, or an id that stands twice")
+    return Probes(hashlib.sha256(raw).hexdigest(), tuple(probes))
 
 
 def _probe(line: JsonObject) -> Probe:

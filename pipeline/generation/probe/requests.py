@@ -47,14 +47,14 @@ class ProbeRequests:
     @property
     def worst(self) -> Amount:
         """The most that all of them may use."""
-        return sum((question.worst for question in self.asked), Amount())
+        return sum((one.worst for one in self.asked), Amount())
 
 
 def probe_requests_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> ProbeRequests:
     """Every request, in the order of asking."""
     fitted = [(probe, _fitted(probe, plan, endpoint)) for probe in chosen]
     asked = [
-        _question(*found, plan, endpoint, (run, time, stream))
+        _request(*found, plan, endpoint, (run, time, stream))
         for time in range(1, repeats + 1)
         for _, found in fitted
         if not isinstance(found, str)
@@ -102,13 +102,15 @@ def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
         yield replace(probe, prompt=replace(probe.prompt, thinking=True), max_tokens=longer)
 
 
-def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> ProbeRequest:
+def _request(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> ProbeRequest:
     run, time, stream = way
     row = f"{probe.id}/{form_of(stream=stream)}/{time}"
     route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
     sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
+    # Another one in each run: a probe asks what the route does today, and the ledger has what it did before.
+    sample_id = hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]
     body = request_body(
-        *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, _sample_id(run, row)),
+        *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, sample_id),
         privacy=plan.privacy,
         supported=endpoint.supported_parameters,
     )
@@ -117,8 +119,3 @@ def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple
     return ProbeRequest(
         probe, stream, Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens), worst
     )
-
-
-def _sample_id(run: str, row: str) -> str:
-    """Another one in each run: a probe asks what the route does today, and the ledger has what it did before."""
-    return hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]
