@@ -83,7 +83,7 @@ async def run_generation(
 
 @contextmanager
 def _signals(run: Run) -> Iterator[None]:
-    """Stop asking at the first Ctrl-C, break off at the second.
+    """Stop asking at a Ctrl-C, break off at the second.
 
     After the first, answers in flight come in.
     """
@@ -143,7 +143,7 @@ async def _ask_canaries(run: Run, batches: Iterator[list[Row]]) -> list[Row] | N
 
 
 async def _ask(run: Run, batches: Iterator[list[Row]]) -> None:
-    """Ask all batches, with as many tasks as the backend takes."""
+    """Ask all batches, in the backend's number of tasks."""
     async with asyncio.TaskGroup() as group:
         for _ in range(run.backend.workers):
             group.create_task(_work(run, batches))
@@ -188,7 +188,10 @@ def _stopping(run: Run) -> Iterator[None]:
 
 
 def _pause(run: Run, trip: Trip | None) -> None:
-    """Stop asking at a trip; what is in flight still comes in."""
+    """Stop asking at a trip.
+
+    What is in flight still comes in.
+    """
     if trip is not None and run.trip is None:
         run.trip = trip
         message = trip_message(trip, emulated=run.plan.route.api != "openrouter")
@@ -216,7 +219,7 @@ def _batches(run: Run) -> Generator[list[Row], None, None]:
 
 
 def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
-    """Return the row of a line, or refuse it, or pass over it."""
+    """Return a line's row, refuse it, or pass over."""
     key = f"line {line.line}" if isinstance(line, RefusedLine) else f"id {line.id}"
     if key in run.folder:
         run.tally.done_before += 1
@@ -239,7 +242,7 @@ def _row(run: Run, line: Prompt | RefusedLine) -> Row | None:
 
 
 def _take(run: Run, outcome: Outcome) -> None:
-    """Write an outcome down, count it, log it, and judge it."""
+    """Write, count, log and judge an outcome."""
     prompt, answer, tally = outcome.row.prompt, outcome.answer, run.tally
     tally.asked += outcome.sent
     tally.from_ledger += not outcome.sent and outcome.status is Status.ANSWERED
@@ -356,7 +359,7 @@ def _summary(run: Run, tree_changed: tuple[str, ...]) -> Summary:
 
 
 def _cost(run: Run) -> dict[str, Json]:
-    """Money of the run, and on a served route the engine's time."""
+    """Return the run's money, and an engine server's time."""
     api = run.plan.route.api
     seconds: dict[str, Json] = {}
     with run.ledger.transaction():

@@ -58,7 +58,7 @@ class Outcome:
 
 
 def refusing_errors(make: Callable[[], T]) -> T | Refusal:
-    """Return the result of `make`, or its error as a refusal.
+    """Return the result of `make`, or a refusal.
 
     An unforeseen error would otherwise stop every resumed run at the same row.
     """
@@ -87,7 +87,10 @@ class Backend(Protocol):
     expected: Expected
 
     def refusal(self, row: Row) -> Refusal | None:
-        """Return why a row cannot be asked, before anything is sent."""
+        """Return why a row cannot be asked, if so.
+
+        It is called before anything is sent.
+        """
         ...
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:

@@ -49,7 +49,7 @@ class StopError(Exception):
 
 
 class Sender(Protocol):
-    """A client that sends one body and returns the answer's bytes."""
+    """A client that sends bytes and returns the answer's."""
 
     async def send(self, body: bytes) -> HttpAnswer:
         """Raises NoAnswerError where no status came back."""
@@ -67,16 +67,16 @@ class Reply:
     entry: LedgerEntry
     sent: bool
     again: bool = False
-    """Turned away for now, or never sent, free of charge: it may be asked again, `wait` seconds later."""
+    """Turned away for now, or never sent, free of charge: it may be sent again, `wait` seconds later."""
 
     wait: float | None = None
     why: str = ""
 
 
 class PaidClient:
-    """A client with a ledger and a budget, for one run.
+    """A client with a ledger and a budget.
 
-    Any number of tasks may use it.
+    It belongs to one run; any number of its tasks may use it.
     """
 
     def __init__(self, writer: LedgerWriter, budget: Budget, client: Sender, *, resend_unknown: bool = False) -> None:
@@ -110,7 +110,10 @@ class PaidClient:
         self._wake()
 
     async def _claim(self, request: Request, worst: Amount) -> LedgerEntry:
-        """Reserve the worst case, waiting while others in flight hold it."""
+        """Reserve the worst case.
+
+        Waits while it does not fit beside others in flight, whose worst cases may come back.
+        """
         while True:
             freed = self._freed
             if self._closed:
@@ -130,7 +133,10 @@ class PaidClient:
             await freed.wait()
 
     def _require_disk_space(self, worst: Amount) -> None:
-        """Stop while there is still room for the answers in flight: a paid one must not meet a full disk."""
+        """Stop the run before the ledger's disk is full.
+
+        There must be room for the answers in flight: a paid one must not meet a full disk.
+        """
         needed = SPARE_BYTES + (self._budget.reserved.tokens + worst.tokens) * BYTES_A_TOKEN
         folder = self._writer.ledger.path.parent
         disk = os.statvfs(folder)
@@ -146,7 +152,7 @@ class PaidClient:
         self._freed = asyncio.Event()
 
     async def _found(self, entry: LedgerEntry, judge: Judge) -> Reply | None:
-        """Judge an answer that the ledger has like a fresh one.
+        """Judge an answer from the ledger like a fresh one.
 
         None where the request may be asked again now.
         """
@@ -167,7 +173,7 @@ class PaidClient:
         return Reply(freed, sent=False) if verdict is Verdict.REFUSED else None
 
     async def _send(self, request: Request, entry: LedgerEntry, worst: Amount, judge: Judge) -> Reply:
-        """Send a reserved request once, and write down what comes back."""
+        """Send a reserved request once; write the answer down."""
         try:
             answer = await self._client.send(request.body)
         except NoAnswerError as error:
@@ -215,7 +221,7 @@ class PaidClient:
         return judgement
 
     async def _judged(self, entry: LedgerEntry, worst: Amount, judgement: Judgement) -> Reply:
-        """Settle budget and ledger by the verdict on a fresh answer."""
+        """Settle budget and ledger by a fresh answer's verdict."""
         verdict, bill, why = judgement.verdict, judgement.bill, judgement.why
         if verdict is Verdict.KEPT:
             self._lost_in_a_row = 0

@@ -1,6 +1,6 @@
-"""What was really billed for requests whose cost is not known: asked of the provider, generation by generation.
+"""Ask the provider what unsettled requests really cost.
 
-Guarantees: reads only at the provider, free of charge; a request is settled only at the cost that the provider names,
+Guarantees: the provider is only read, free of charge. A request is settled only at the cost that the provider names,
 and freed only where that is nothing, upstream with the account's own key included. What the provider does not know, or
 not yet, stays as it is.
 
@@ -26,7 +26,7 @@ from pipeline.records import Json, JsonObject
 
 
 class Reconciled(StrEnum):
-    """What came of one unsettled request."""
+    """The result of asking about one unsettled request."""
 
     SETTLED = "settled"
     FREE = "billed nothing"
@@ -35,7 +35,10 @@ class Reconciled(StrEnum):
 
 
 async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Reconciled, int]:
-    """Ask about every unsettled request of one API. Raises NoAnswerError, CatalogError, LedgerError."""
+    """Ask about every unsettled request of one API.
+
+    Raises NoAnswerError, CatalogError, LedgerError.
+    """
     with ledger.transaction():
         entries = ledger.unsettled(api)
     found: Counter[Reconciled] = Counter()
@@ -56,7 +59,10 @@ async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Rec
 
 
 def _cost(record: JsonObject) -> int | None:
-    """Pico-dollars. Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added."""
+    """Return the cost in pico-dollars, None where unknown.
+
+    Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added.
+    """
     names = ("total_cost", "upstream_inference_cost") if record.get("is_byok") else ("total_cost",)
     costs = [_amount(record.get(name)) for name in names]
     return None if None in costs else sum(filter(None, costs))

@@ -53,7 +53,10 @@ Progress: TypeAlias = Callable[[Tally], None]
 
 @dataclass(slots=True)
 class Stop:
-    """Whether and why a run is stopping; the first reason stands."""
+    """Whether and why a run is stopping.
+
+    The first reason stands. Each call of `ask` runs `then`.
+    """
 
     message: str | None = None
     code: int = 0
@@ -114,7 +117,7 @@ class _Opened:
 async def begin(
     stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, root: Path, ledger_at: Path
 ) -> Run:
-    """Open ledger, backend and folder, asking for nothing yet.
+    """Open ledger, backend and folder, in a safe order.
 
     `stack` closes them. Raises StopError.
     """
@@ -200,7 +203,7 @@ def open_manifest(stack: AsyncExitStack, out: Path, wanted: JsonObject) -> Manif
 
 
 def _run_of(start: _Start, opened: _Opened, progress: Progress) -> Run:
-    """Start the event log with an estimate, and put the parts together."""
+    """Start the event log, and assemble the run."""
     plan, permit, ledger, lines, run = start.plan, start.permit, start.ledger, start.scope.lines, opened.manifest.run
     events = EventLog(plan.out)
     start.stack.callback(events.close)
@@ -230,7 +233,7 @@ def budget_left(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> int:
 
 
 def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: Decimal | None = None) -> Budget:
-    """Return the caps of the run, the day and the key.
+    """Return the caps of run, day and key.
 
     The run's own caps hold over all its sessions and are never above the permit's. The gate looked at the day's spend
     before this run had the ledger's lock; here no other run can add to it. `key_left` is what the key may still spend,
@@ -254,7 +257,7 @@ def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: De
 
 
 class EventLog:
-    """The event log of a run, for programs that watch it.
+    """A run's event log, for programs that watch.
 
     One JSON object a line, beside the shards. Lines are only added, each whole before the next and with its time (UTC).
     Nothing of a prompt, an answer's text or a key stands in it, and nothing is read back from it. Raises OSError where

@@ -1,6 +1,7 @@
-"""Rows answered by a hosted API, or by the emulator of one: through the ledger, the budget and one pinned endpoint.
+"""Answer rows by a hosted API, at one pinned endpoint.
 
-Guarantees: what cannot be proven whatever the answer is refused before it is paid for.
+Serves the emulator as well. Guarantees: each request goes through ledger and budget, and a row that cannot be proven
+whatever the answer is refused before it is paid for.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning"
 
 
 class HostedBackend:
-    """Asks one endpoint."""
+    """`Backend` over one endpoint of a hosted API."""
 
     batch = 1
 
@@ -42,7 +43,10 @@ class HostedBackend:
         self._client = RetryingClient(client, plan.patience, plan.concurrency)
 
     def refusal(self, row: Row) -> Refusal | None:
-        """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
+        """Refuse a prompt that this endpoint cannot prove.
+
+        It is too long, holds what is not rendered, ends on an answer, or spells a control token while no ids come back.
+        """
         fmt, sampling = self._plan.fmt, self._plan.sampling
         wanted = len(row.prompt_ids) + sampling.max_tokens
         if wanted > self._endpoint.context_length:
@@ -53,11 +57,11 @@ class HostedBackend:
         return None if sampling.return_token_ids else special_text(fmt, row.prompt)
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row. Raises StopError."""
+        """Return one outcome a row. Raises StopError."""
         return [await self._outcome(row) for row in rows]
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Send nothing more; what is in flight still comes in."""
         self._client.close()
 
     async def _outcome(self, row: Row) -> Outcome:
@@ -92,7 +96,10 @@ class HostedBackend:
 
 
 def unrendered_keys(prompt: Prompt) -> Refusal | None:
-    """The refusal of a message key that would be sent and is not rendered: a provider may read it."""
+    """Refuse a message key that is sent and not rendered.
+
+    A provider may read it, so the prompt ids would be unknown.
+    """
     for position, message in enumerate(prompt.messages):
         for key, value in message.items():
             if key not in RENDERED and value not in (None, [], {}, ""):
@@ -102,7 +109,10 @@ def unrendered_keys(prompt: Prompt) -> Refusal | None:
 
 
 def begun_answer(prompt: Prompt) -> Refusal | None:
-    """The refusal of a prompt that ends on an answer: providers go on with it, and what is rendered begins another."""
+    """Refuse a prompt that ends on an answer.
+
+    Providers go on with such an answer, and what is rendered begins another.
+    """
     last = len(prompt.messages) - 1
     if last < 0 or prompt.messages[last].get("role") != "assistant":
         return None
@@ -119,7 +129,10 @@ def client_of(plan: Plan) -> OpenRouter:
 
 
 async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
-    """The endpoint that the route pins, if it takes this plan. Raises StopError."""
+    """Return the endpoint that the route pins.
+
+    Raises StopError where it is not there or gives fewer tokens than the plan asks for.
+    """
     try:
         endpoint = await fetch_endpoint(client, plan.route)
     except NoAnswerError as error:
@@ -134,7 +147,10 @@ async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
 
 
 async def find_key_limit(client: OpenRouter) -> Decimal | None:
-    """What the key may still spend, in USD; None where it has no limit. Raises StopError."""
+    """Return what the key may still spend, in USD.
+
+    None where it has no limit. Raises StopError.
+    """
     try:
         return (await fetch_key(client)).remaining_usd
     except (NoAnswerError, CatalogError) as error:
@@ -142,7 +158,7 @@ async def find_key_limit(client: OpenRouter) -> Decimal | None:
 
 
 def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amount:
-    """The most a request may cost and count.
+    """Return the most that a request may cost and count.
 
     Providers' own templates were seen to add up to 94 tokens to a prompt with tools; half as much again and 128 is
     above all that was recorded.
@@ -153,5 +169,8 @@ def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amoun
 
 
 def sample_id(prompt: Prompt) -> str:
-    """A name for the row that says nothing of it: two rows with the same words are still two requests."""
+    """Return an opaque name for the row.
+
+    It makes two rows with the same words two requests.
+    """
     return hashlib.sha256(f"{prompt.dataset}\n{prompt.id}".encode()).hexdigest()[:32]

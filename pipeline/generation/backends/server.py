@@ -1,10 +1,11 @@
-"""Rows answered by an engine's server, SGLang or vLLM: ids in, ids out, through the ledger, and no money is paid.
+"""Answer rows by an engine's server, SGLang or vLLM.
 
-Guarantees: never more rows in flight than --concurrency; an answer is in the ledger before it is used and is not asked
-for again; one that contradicts itself is no row and is left to a later run, one without ids ends the run. What was in
-flight when a run or the server was killed is asked again, since it cost nothing but the engine's time, which the
-ledger has beside each answer. What the server says of itself is among the folder's settings, so that another engine,
-version, device, dtype, attention backend or model cannot go on with it.
+Ids go in and ids come out, through the ledger; no money is paid. Guarantees: never more than --concurrency rows are in
+flight. An answer is in the ledger before it is used and is not asked for again. One that contradicts itself is no row
+and is left to a later run; one without ids ends the run. What was in flight when a run or the server was killed is
+asked again, since it cost nothing but the engine's time, which the ledger keeps beside each answer. What the server
+says of itself is among the folder's settings, so that another engine, version, device, dtype, attention backend or
+model cannot go on with it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from pipeline.proof.reconstruct import Expected
 from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
 
 OWN_FAULT: Final = frozenset({400, 413, 422})
-"""Statuses that a server gives to a request that it cannot take."""
+"""Statuses of a request that the server cannot take."""
 
 
 class ServerBackend:
@@ -155,7 +156,10 @@ def _short(error: Exception) -> str:
 
 
 async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:
-    """The server of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
+    """Connect to the server at --base-url; `stack` closes it.
+
+    Raises StopError where none answers.
+    """
     start = f"Start one with: nox -s engine -- {plan.route.api} --model DIR"
     if plan.base_url is None:
         raise StopError(f"the {plan.route.api} route needs --base-url URL. {start}")
@@ -167,10 +171,10 @@ async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:
 
 
 async def provenance(facts: EngineFacts) -> dict[str, Json]:
-    """What a folder is begun with beside the plan's settings.
+    """Return the server's part of a folder's settings.
 
     The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel. Where
-    it does not, or holds none of the kind that is hashed, the server's names for them must do.
+    it does not, or holds none of the kind that is hashed, the server's names for them stand instead.
     """
     folder = None if facts.weights is None else Path(facts.weights)
     here = folder is not None and folder.is_absolute() and any(folder.glob("*.safetensors"))

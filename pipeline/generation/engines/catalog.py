@@ -1,6 +1,7 @@
-"""What OpenRouter says for free: models, a model's endpoints and prices, a key's limits, a past generation.
+"""Read OpenRouter's free endpoints: prices, limits, past generations.
 
-Guarantees: prices are exact decimals in USD a token. Refuses answers that are not the documented JSON, naming the path.
+Guarantees: prices are exact decimals in USD a token. An answer that is not the documented JSON is a CatalogError that
+names the path.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ NOT_FOUND = 404
 
 
 class CatalogError(Exception):
-    """A read endpoint answered with an error, or with something else than its schema."""
+    """A read endpoint answered with an error, or unexpected JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One provider's offer of one model: prices in USD a token, lengths in tokens, parameters by name."""
+    """One provider's offer of one model.
+
+    Prices are in USD a token, lengths in tokens; parameters are by name.
+    """
 
     provider_name: str
     tag: str
@@ -38,14 +42,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What the key has spent and may still spend, in USD; None where there is no limit."""
+    """What the key has spent and may spend, in USD.
 
+    None where there is no limit. A key that was overdrawn has nothing remaining.
+    """
+
+    usage_usd: Decimal
     limit_usd: Decimal | None
     remaining_usd: Decimal | None
 
 
 async def fetch_endpoints(client: OpenRouter, model: str) -> tuple[Endpoint, ...]:
-    """`GET /models/{author}/{slug}/endpoints`."""
+    """Read `GET /models/{author}/{slug}/endpoints`."""
     path = f"/models/{model}/endpoints"
     data = _object(_data(await client.get(path), path), path)
     entries = data.get("endpoints")
@@ -55,7 +63,10 @@ async def fetch_endpoints(client: OpenRouter, model: str) -> tuple[Endpoint, ...
 
 
 async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
-    """The one endpoint that the route is pinned to; CatalogError when the provider offers none, or several."""
+    """Return the one endpoint that the route pins.
+
+    Raises CatalogError where the provider offers none, or several.
+    """
     offers = await fetch_endpoints(client, route.model)
     mine = [offer for offer in offers if route.provider in {offer.tag, offer.tag.split("/")[0]}]
     if len(mine) != 1:
@@ -66,15 +77,22 @@ async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
 
 
 async def fetch_key(client: OpenRouter) -> KeyLimits:
-    """`GET /key`; a bad key is a CatalogError with status 401."""
+    """Read `GET /key`.
+
+    A bad key is a CatalogError with status 401.
+    """
     data = _object(_data(await client.get("key"), "/key"), "/key")
+    usage = _usd(data.get("usage"), "/key")  # an answer without it is not that of a key, so its limits are not believed
     limit, left = _optional_usd(data.get("limit"), "/key"), data.get("limit_remaining")
     overdrawn = isinstance(left, int | float) and not isinstance(left, bool) and left < 0
-    return KeyLimits(limit, Decimal(0) if overdrawn else _optional_usd(left, "/key"))
+    return KeyLimits(usage, limit, Decimal(0) if overdrawn else _optional_usd(left, "/key"))
 
 
 async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:
-    """`GET /generation`; None while OpenRouter does not know it yet, which is usual right after the answer."""
+    """Read `GET /generation`.
+
+    None while OpenRouter does not know it yet, which is usual right after the answer.
+    """
     answer = await client.get("generation", id=generation_id)
     if answer.status == NOT_FOUND:
         return None

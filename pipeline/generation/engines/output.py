@@ -1,4 +1,4 @@
-"""What an engine of our own sampled, and the completion that shows it.
+"""An engine's sampled ids, and the Completion that shows them.
 
 Guarantees: the completion carries the ids themselves; its texts are only their decoding. Tool markers stay in the
 content, spelled out, for nothing is parsed here. Needs no torch.
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 
 
 class EngineError(Exception):
-    """An engine that does not load, cannot take a prompt, or does not give the ids that it was asked for."""
+    """An engine does not load or take a prompt.
+
+    Or it does not give the ids that it was asked for.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """One answer. `ids`, `logprobs` and `runner_up` are parallel, shape [n], the end token included if `finished`.
+    """One answer of an engine.
 
-    Logprobs are nats under the model itself, whatever the temperature; `runner_up` is the likeliest other token.
+    `ids`, `logprobs` and `runner_up` are parallel, shape [n], the end token included if `finished`. Logprobs are nats
+    under the model itself, whatever the temperature; `runner_up` is the likeliest other token.
     """
 
     ids: Ids
@@ -37,7 +41,10 @@ class EngineOutput:
 def complete(
     prompt_ids: Ids, output: EngineOutput, fmt: Format, *, thinking: bool, model: str, provider: str = "local"
 ) -> Completion:
-    """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
+    """Return the output as a Completion with `token_ids`.
+
+    Bytes that are no UTF-8 show as U+FFFD in its texts only.
+    """
     ids = output.ids
     reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(output, fmt, thinking=thinking)
     return Completion(
@@ -58,7 +65,10 @@ def complete(
 
 
 def _by_close(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
-    """The ids of the reasoning, None where it thought nothing, and of the content."""
+    """Split the ids into reasoning and content.
+
+    The reasoning is None where there was no thinking.
+    """
     ids = output.ids
     begin = opened(fmt, ids, thinking=thinking)
     thought = bool(begin) or fmt.opener(thinking=thinking) is Opener.PROMPT
@@ -69,7 +79,10 @@ def _by_close(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids
 
 
 def _by_headers(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
-    """The same where headers say what each text is; all is content where they are not those of an answer."""
+    """Split the ids by the headers of the messages.
+
+    All is content where the headers are not those of an answer.
+    """
     ids = output.ids
     try:
         spans = fmt.layout(ids, thinking=thinking)

@@ -1,7 +1,7 @@
-"""The body of a chat completion request, with all that OpenRouter must not decide for us said in it.
+"""The body of a chat completion request.
 
-Guarantees: one provider, no fallback, no rewriting of prompt or answer, no thinking budget. Refuses settings that would
-replace any of that, and tools in a mode that cannot carry them.
+Guarantees: it says all that OpenRouter must not decide for us: one provider, no fallback, no rewriting of prompt or
+answer, no thinking budget. Refuses settings that would replace any of that, and tools in a mode that cannot carry them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ FORCED: Final = frozenset(
         *("chat_template_kwargs", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "continue_final_message"),
     }
 )
-"""Settings under which tokens are forced, forbidden or cut off that the text does not show: no count tells of them."""
+"""Settings that force, forbid or cut off tokens that the text does not show: no count tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Which endpoints may see the prompts: those that collect no data, that allow distillation, that retain nothing."""
+    """Which endpoints may see the prompts.
+
+    Those that collect no data, that allow distillation, that retain nothing.
+    """
 
     data_collection: Literal["deny", "allow"] = "deny"
     enforce_distillable_text: bool = True
@@ -46,10 +49,11 @@ def request_body(
     privacy: Privacy | None = None,
     supported: frozenset[str] | None = None,
 ) -> dict[str, object]:
-    """The request for one row, keys in a fixed order. Field names: OpenRouter's API reference, 2026-08.
+    """Return the request for one row, keys in fixed order.
 
-    `supported` holds the endpoint's `supported_parameters`; a seed, logprobs or ids that it lacks are not asked for,
-    since `require_parameters` would drop the endpoint. `sample_id` goes as `user` and makes every body its own.
+    Field names: OpenRouter's API reference, 2026-08. `supported` holds the endpoint's `supported_parameters`; a seed,
+    logprobs or ids that it lacks are not asked for, since `require_parameters` would drop the endpoint. `sample_id`
+    goes as `user` and makes every body its own. Raises ValueError, RefusedError.
     """
     # The template's own switches, where it has some; a server that ignores them shows in the count.
     switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}

@@ -1,7 +1,8 @@
-"""A run's requests and answers out of the ledger, as a file of exchanges that learns a fingerprint and makes cassettes.
+"""A run's exchanges out of the ledger, as a file.
 
-Guarantees: a body stands there as it came, and a request as it was sent. Left out, each with a word, are errors, whose
-bodies can name the account, what did not come whole, and answers that hold the key, whole or in pieces.
+A fingerprint is learned from it, and cassettes are made of it. Guarantees: a body stands there as it came, and a
+request as it was sent. Left out, each with a word, are errors, whose bodies can name the account, what did not come
+whole, and answers that hold the key, whole or in pieces.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _KEPT_HEADERS: Final = {"content_type": "content-type", "retry_after": "retry-af
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What all exchanges of a run share: where it was sent, and the provider's display name that was asked for."""
+    """What all exchanges of a run share.
+
+    Where it was sent, and the provider's display name that was asked for.
+    """
 
     run: str
     base_url: str
@@ -46,7 +50,7 @@ class Source:
 
 
 def why_left_out(one: LedgerExchange, redaction: Redaction) -> str:
-    """Why an answer is no exchange to learn from; empty where it is one."""
+    """Return why an answer is left out; empty if kept."""
     if one.answer.status != OK:
         return f"an error of status {one.answer.status}"
     if _ERROR.search(one.answer.raw):
@@ -61,7 +65,10 @@ def why_left_out(one: LedgerExchange, redaction: Redaction) -> str:
 
 
 def write_exchanges(path: Path, kept: Iterable[LedgerExchange], source: Source, redaction: Redaction) -> list[str]:
-    """Write the file, whole; for each answer that is left out, its row and why. Raises OSError."""
+    """Write the file, whole.
+
+    Returns, for each answer that is left out, its row and why. Raises OSError.
+    """
     reasons = [(one, why_left_out(one, redaction)) for one in kept]
 
     def write(file: BinaryIO) -> None:
@@ -72,7 +79,10 @@ def write_exchanges(path: Path, kept: Iterable[LedgerExchange], source: Source, 
 
 
 def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
-    """The line of one answer. `row` is the probe's id, the form, and which time it was asked."""
+    """Return the line of one answer.
+
+    `row` is the probe's id, the form, and which time it was asked.
+    """
     request: dict[str, Json] = json.loads(one.body)
     return {
         "id": one.identity[:12],
@@ -90,7 +100,10 @@ def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
 
 
 def _holds_key(text: str, redaction: Redaction) -> bool:
-    """Whether the client took the key out of it, or a reader of its deltas would put one together."""
+    """Whether an answer holds the key.
+
+    The client took the key out of it, or a reader of its deltas would put one together.
+    """
     fields: dict[str, list[str]] = {}
     for field, piece in _SAID.findall(text):
         fields.setdefault(field, []).append(piece)

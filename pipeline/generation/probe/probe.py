@@ -137,7 +137,7 @@ async def _ask(
     say: Callable[[str], None],
     parts: tuple[OpenRouter, Ledger],
 ) -> tuple[Findings, Manifest]:
-    """Say the estimate, hold it against the caps, ask, and write."""
+    """Check the caps, ask, and write the exchanges."""
     plan, (client, ledger) = wanted.plan, parts
     endpoint = await find_endpoint(client, plan)
     manifest = open_manifest(stack, plan.out, wanted.settings(endpoint.provider_name))
@@ -179,7 +179,7 @@ def _unasked(requests: ProbeRequests, ledger: Ledger, *, resend: bool) -> ProbeR
 
 
 def estimate(wanted: ProbePlan, requests: ProbeRequests, todo: ProbeRequests, endpoint: Endpoint) -> str:
-    """Return the number of requests and their highest cost, in words."""
+    """Return the number of requests and their highest cost."""
     plan, probes = wanted.plan, len({one.probe.id for one in requests.asked})
     before = len(requests.asked) - len(todo.asked)
     known = f", {before} of them asked before" if before else ""
@@ -199,10 +199,10 @@ def _price(usd: Decimal) -> str:
 
 
 class ProbeClient:
-    """Ask the requests of a probe, a few at a time.
+    """Ask the requests of a probe, a few at once.
 
-    Not a `RetryingClient`: a probe ends after three requests turned away whatever --attempts says, and counts the third
-    among its results. `provider` is the display name of the one that was asked for.
+    Not a `RetryingClient`: a probe stops after three requests in a row that were turned away, whatever --attempts says,
+    and keeps the third among its results. `provider` is the display name of the one that was asked for.
     """
 
     def __init__(self, permit: Permit, plan: Plan, client: PaidClient, provider: str) -> None:

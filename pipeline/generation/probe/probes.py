@@ -1,7 +1,8 @@
-"""The committed probes: prompts with known answers, the only ones that a probe's permit may send.
+"""The committed probes: prompts with known answers.
 
-Guarantees: what is read is one file of the tree, named by its sha256; a line that is no probe refuses the whole file.
-A probe says what is known of its answer: the whole text, texts within it, the tools it calls, or that it is cut.
+A probe's permit sends no others. Guarantees: what is read is one file of the tree, named by its sha256; a line that is
+no probe refuses the whole file. A probe says what is known of its answer: the whole text, texts within it, the tools it
+calls, or that it is cut.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ _SHOWN = 60
 
 
 class ProbesError(Exception):
-    """The file of probes cannot be read, or a line of it is no probe."""
+    """The probes cannot be read, or a line is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an answer; what is left out is not asked about."""
+    """What is known of an answer.
+
+    What is left out is not compared.
+    """
 
     content: str | None = None
     contains: tuple[str, ...] = ()
@@ -36,7 +40,7 @@ class Known:
     cut: bool = False
 
     def differs(self, completion: Completion) -> str:
-        """What the answer has otherwise, in words; empty where it is as known."""
+        """Return how an answer differs, in words; empty if not."""
         content = completion.content or ""
         said = content + "".join(call.name for call in completion.tool_calls)
         if self.cut != (completion.finish_reason == "length"):
@@ -49,7 +53,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One prompt, how it is asked, and what is known of its answer. `few`: one of the handful that show drift."""
+    """One prompt, its settings, and its known answer.
+
+    `few`: one of the handful that show drift.
+    """
 
     prompt: Prompt
     known: Known
@@ -71,7 +78,10 @@ class Probes:
     probes: tuple[Probe, ...]
 
     def chosen(self, *, few: bool, only: tuple[str, ...] = ()) -> tuple[Probe, ...]:
-        """Those of the handful, and those whose id holds one of the words. Raises ProbesError where none is left."""
+        """Return the probes that the user chooses.
+
+        Those of the handful, and those whose id holds one of the words. Raises ProbesError where none is left.
+        """
         found = [probe for probe in self.probes if probe.few or not few]
         found = [probe for probe in found if not only or any(word in probe.id for word in only)]
         if not found:
@@ -82,9 +92,9 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """What is probed: `plan` has the route, the format, the folder and the budget; the probes, and how often each.
+    """What is probed, and how often.
 
-    `sha256` is that of the file that the probes were read from.
+    `plan` has the route, the format, the folder and the budget; `sha256` is that of the file of probes.
     """
 
     plan: Plan
@@ -93,7 +103,10 @@ class ProbePlan:
     repeats: int
 
     def settings(self, provider: str) -> dict[str, Json]:
-        """What a folder is begun with; `provider` is the display name that answers carry."""
+        """Return what a folder is begun with.
+
+        `provider` is the display name that answers carry.
+        """
         return {
             "kind": DATASET,
             "route": self.plan.route.name,
@@ -108,7 +121,7 @@ class ProbePlan:
 
 
 def read_probes(path: Path) -> Probes:
-    """Every probe of the file. Raises ProbesError."""
+    """Read every probe of the file. Raises ProbesError."""
     try:
         raw = path.read_bytes()
     except OSError as error:
