@@ -202,7 +202,13 @@ class Breaker:
     def _trips(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
         yield from self._shares(dataset, recent.slow, WINDOW)
         yield from self._shares(dataset, recent.quick, QUICK, least=QUICK_SHARE)
-        yield from self._cost(dataset, recent)
+        rows, factor = recent.settled.rows, self._limits.get(Sign.COST)
+        if factor is None or recent.baseline is None or len(rows) < COST_LEAST:
+            return
+        each, limit = _cost_each(rows), recent.baseline * factor
+        if each > limit:
+            named = tuple(row.row for row in rows)[-NAMED:]
+            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(row.pico for row in rows))
 
     def _shares(
         self, dataset: str, recent: _Window, window: int, *, least: float = 0.0, canary: bool = False
@@ -218,15 +224,6 @@ class Breaker:
                 named = tuple(recent.rows[position].row for position in bearing[:NAMED])
                 spent = sum(row.pico for row in list(recent.rows)[bearing[0] :])
                 yield Trip(sign, dataset, share, most, window, named, spent, canary)
-
-    def _cost(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
-        rows, factor = recent.settled.rows, self._limits.get(Sign.COST)
-        if factor is None or recent.baseline is None or len(rows) < COST_LEAST:
-            return
-        each, limit = _cost_each(rows), recent.baseline * factor
-        if each > limit:
-            named = tuple(row.row for row in rows)[-NAMED:]
-            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(row.pico for row in rows))
 
 
 def _cost_each(rows: Collection[RowSigns]) -> float:

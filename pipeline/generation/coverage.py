@@ -39,7 +39,7 @@ CONTRACTS = {
 class Lack:
     """A feature that no contract covers on the route.
 
-    With its rows, and what would cover it.
+    It holds the rows that use it, and what would cover it.
     """
 
     feature: str
@@ -152,7 +152,7 @@ def table(found: Sequence[Lack], audit: Audit, plan: Plan) -> Iterator[str]:
 def _mend(feature: str, route: Route, format_name: str) -> tuple[str, str]:
     """Return the contract that would cover a feature.
 
-    And the command to run once it is written.
+    The second value is the command to run once it is written.
     """
     marker = f"@pytest.mark.covers({feature!r}, route={way_of(route, format_name)!r})"
     if route.api in CONTRACTS:

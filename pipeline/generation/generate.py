@@ -56,7 +56,7 @@ async def run_generation(
         summary = asyncio.run(run_generation(permit, plan, progress=lambda tally: None))
         summary.rows["accepted"], summary.cost["usd"], summary.code
 
-    The way of one row, by function:
+    What happens to one row, by function:
 
     1. `_batches`, `_row`: the prompt is read, held against `plan.cover`, and rendered to ids.
     2. `_work`: one of `backend.workers` tasks passes it to `backend.complete`. On a paid route `HostedBackend` makes
@@ -64,7 +64,7 @@ async def run_generation(
     3. `RetryingClient.ask` waits for a slot. `PaidClient.ask` looks the identity up in the ledger, reserves the worst
        case in budget and ledger, sends, writes the answer down, and settles its price.
     4. `_take`: the answer becomes a Completion, and `reconstruct` proves it. A TokenRow goes to a shard, a Refusal to
-       quarantine; the event log, the breaker and the forecast are told.
+       quarantine. The event log, the breaker and the forecast get the outcome.
     5. `end`: what is buffered is written, and the manifest says how the session ended.
     """
     async with AsyncExitStack() as stack:

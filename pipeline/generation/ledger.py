@@ -177,9 +177,9 @@ class Ledger:
                 raise
 
     def find(self, identity: str, attempt: int | None = None) -> LedgerEntry | None:
-        """Return the latest attempt at this request.
+        """Return an attempt at this request, the latest by default.
 
-        Or the one asked for; with its answer where there is one.
+        With its answer where there is one.
         """
         row = self._db.execute(
             f"{ENTRY} WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",

@@ -30,9 +30,9 @@ LARGEST_BATCH = 256
 
 
 class LedgerWriter:
-    """Run operations on one ledger, in order, from any task.
+    """Run operations on one ledger, in order.
 
-    Of one event loop. Use as `async with`, or close it.
+    Any number of tasks of one event loop may use it. Use as `async with`, or close it.
     """
 
     def __init__(self, ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ class Status(StrEnum):
     """How a request ended.
 
     `unknown`: sent, perhaps billed, and without an answer. `again`: turned away for now, free of charge. `refused`:
-    turned away for good, free of charge; told apart by a probe alone, since a run refuses such a row.
+    turned away for good, free of charge; only a probe uses it, since a run has a refusal for such a row.
     """
 
     ANSWERED = "answered"

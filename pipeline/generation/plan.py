@@ -78,7 +78,7 @@ class Cover:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run, as the user asks for it.
+    """One run, as the user wants it.
 
     `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts; `limit` takes its first lines
     only. `weights` is the local model's folder. Only what is within `cover` is sent.
@@ -159,7 +159,9 @@ def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, pr
         "weights_sha256": None if plan.weights is None else weights_sha256(plan.weights),
         "prompts_sha256": scope.sha256,
         "privacy": asdict(plan.privacy),
-        "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
+        "sampling": {
+            key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(plan.sampling).items()
+        },
     }
 
 
@@ -180,7 +182,3 @@ def row_seed(seed: int | None, row: str) -> int | None:
         return None
     digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def _plain(value: object) -> Json:
-    return value if isinstance(value, bool | int | float | str | list | None) else dict(value)  # type: ignore[call-overload]  # Sampling holds JSON

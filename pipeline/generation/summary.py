@@ -99,7 +99,7 @@ class Summary:
 def cost_of(tally: Mapping[State, tuple[int, int]], *, emulated: bool, budget_pico: int) -> dict[str, Json]:
     """Return money by how sure it is, in USD.
 
-    As exact decimals: what is settled, and the worst case of what is not.
+    Exact decimals of what is settled, and the worst case of what is not.
     """
     settled = tally.get(State.SETTLED, (0, 0))[1]
     open_states = (State.RESERVED, State.ANSWERED, State.UNKNOWN)
@@ -117,7 +117,7 @@ def cost_of(tally: Mapping[State, tuple[int, int]], *, emulated: bool, budget_pi
 def counted_risk(rows: int, fingerprint: Fingerprint | None) -> dict[str, Json]:
     """Return what the grade `counted` leaves open.
 
-    How often the route re-splits at the same count, as far as measured.
+    That is how often the route re-splits at the same count, as far as measured.
     """
     trait = None if fingerprint is None else fingerprint.traits.get(TraitName.SAME_COUNT_MISMATCH)
     return {

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class EngineError(Exception):
-    """An engine does not load or take a prompt.
+    """An engine that does not answer with ids.
 
-    Or it does not give the ids that it was asked for.
+    It does not load, cannot take a prompt, or gives other ids than the request needs.
     """
 
 

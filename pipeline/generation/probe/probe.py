@@ -241,19 +241,17 @@ class ProbeClient:
                 if datetime.now(UTC) >= self._permit.expires:
                     self._stop("the attestation expired. Run: nox -s contract, then the same command", TROUBLE)
                     return
-                self._findings.told.append(await self._one(request))
+                reply = await self._retry(lambda asked=request: self._client.ask(asked.request, asked.worst))  # type: ignore[misc]  # bound at once
+                result = self._result(request, reply)
+                again = result.fate is Status.AGAIN and not self._closing.is_set()
+                self._given_up = self._given_up + 1 if again else 0
+                if self._given_up >= MOST_GIVEN_UP:
+                    self._stop(f"{self._given_up} in a row were turned away at every attempt: {result.why}", TROUBLE)
+                self._findings.told.append(result)
             except StopError as error:
                 self._stop(str(error), error.code)
             except Exception as error:  # noqa: BLE001 - an error of our own must not lose the others' answers either
                 self._stop(f"an error of this program: {type(error).__name__}: {error}", TROUBLE)
-
-    async def _one(self, request: ProbeRequest) -> ProbeResult:
-        reply = await self._retry(lambda: self._client.ask(request.request, request.worst))
-        result = self._result(request, reply)
-        self._given_up = self._given_up + 1 if result.fate is Status.AGAIN and not self._closing.is_set() else 0
-        if self._given_up >= MOST_GIVEN_UP:
-            self._stop(f"{self._given_up} in a row were turned away at every attempt: {result.why}", TROUBLE)
-        return result
 
     def _result(self, request: ProbeRequest, reply: Reply) -> ProbeResult:
         entry = reply.entry

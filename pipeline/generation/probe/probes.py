@@ -46,7 +46,9 @@ class Known:
         if self.cut != (completion.finish_reason == "length"):
             return f"finish_reason is {completion.finish_reason}"
         if self.content is not None and content != self.content:
-            return _first_difference(self.content, content)
+            known, pairs = self.content, zip(self.content, content, strict=False)
+            at = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(known), len(content)))
+            return f"character {at} is {content[at : at + 8]!r} where {known[at : at + 8]!r} was asked for"
         lacking = [text for text in (*self.contains, *self.calls) if text not in said]
         return f"{lacking[0]!r} is not in it" if lacking else ""
 
@@ -168,9 +170,3 @@ def _known(value: Json) -> Known:
 
 def _texts(value: Json) -> tuple[str, ...]:
     return tuple(str(text) for text in value) if isinstance(value, list) else ()
-
-
-def _first_difference(known: str, shown: str) -> str:
-    at = next((at for at, (one, other) in enumerate(zip(known, shown, strict=False)) if one != other), None)
-    at = min(len(known), len(shown)) if at is None else at
-    return f"character {at} is {shown[at : at + 8]!r} where {known[at : at + 8]!r} was asked for"

@@ -1,7 +1,7 @@
 """The requests of a probe, and their worst cases.
 
-Each prompt is asked as a stream and as one body, `repeats` times. Guarantees: a request differs from a probe in nothing
-but its form and its sample id, but for a model that always thinks or never does, which is asked so. What the model's
+Each prompt is sent as a stream and as one body, `repeats` times. Guarantees: a request differs from its probe only in
+form and sample id, and in thinking where the model always thinks or never does. What the model's
 format, or the endpoint, cannot take is left out with the reason.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from pipeline.fingerprints.models import ThinkingMode, model_of
 from pipeline.generation.backends.hosted import worst_case
@@ -60,13 +61,23 @@ class ProbeRequests:
 def probe_requests_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> ProbeRequests:
     """Return every request, in the order of asking."""
     fitted = [(probe, _fitted(probe, plan, endpoint)) for probe in chosen]
-    requests = [
-        _request(*found, plan, endpoint, (run, time, stream))
-        for time in range(1, repeats + 1)
-        for _, found in fitted
-        if not isinstance(found, str)
-        for stream in (False, True)
-    ]
+    requests = []
+    kept = [found for _, found in fitted if not isinstance(found, str)]
+    for time, (probe, ids), stream in product(range(1, repeats + 1), kept, (False, True)):
+        row = f"{probe.id}/{form_of(stream=stream)}/{time}"
+        route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
+        sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
+        # Another one in each run: a probe asks what the route does today, and the ledger has what it did before.
+        sample_id = hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]
+        body = request_body(
+            *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, sample_id),
+            privacy=plan.privacy,
+            supported=endpoint.supported_parameters,
+        )
+        worst = worst_case(len(ids), probe.max_tokens, endpoint)
+        key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
+        request = Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens)
+        requests.append(ProbeRequest(probe, stream, request, worst))
     return ProbeRequests(tuple(requests), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
 
 
@@ -114,22 +125,3 @@ def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
     if not probe.prompt.thinking:
         longer = probe.max_tokens if probe.known.cut else max(probe.max_tokens, THINKS)
         yield replace(probe, prompt=replace(probe.prompt, thinking=True), max_tokens=longer)
-
-
-def _request(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, variant: tuple[str, int, bool]) -> ProbeRequest:
-    run, time, stream = variant
-    row = f"{probe.id}/{form_of(stream=stream)}/{time}"
-    route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
-    sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
-    # Another one in each run: a probe asks what the route does today, and the ledger has what it did before.
-    sample_id = hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]
-    body = request_body(
-        *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, sample_id),
-        privacy=plan.privacy,
-        supported=endpoint.supported_parameters,
-    )
-    worst = worst_case(len(ids), probe.max_tokens, endpoint)
-    key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
-    return ProbeRequest(
-        probe, stream, Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens), worst
-    )
