@@ -147,7 +147,7 @@ class PaidClient:
             )
 
     def _wake(self) -> None:
-        # A fresh event each time: whoever looked before the money came back finds its own event set.
+        # A fresh event each time: a task that looked before the money came back finds its own event set.
         self._freed.set()
         self._freed = asyncio.Event()
 

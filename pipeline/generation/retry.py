@@ -179,7 +179,7 @@ class RateLimiter:
         self._wake()
 
     def _wake(self) -> None:
-        # A fresh event each time: whoever looked before the change finds its own event set.
+        # A fresh event each time: a task that looked before the change finds its own event set.
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -175,7 +175,7 @@ class EngineServer:
         """
 
         async def traced(event: str, _: object) -> None:
-            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
+            if event.startswith("connection.connect_"):  # the server now need not be the server before
                 self._doubted = True
 
         try:
