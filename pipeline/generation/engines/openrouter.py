@@ -61,7 +61,7 @@ HEADERS: Final = cast(
 )
 
 
-# At its lowest level the library below logs every header that comes back, cookies among them, even if another library turned logs on.
+# At its lowest level the library below logs every header that comes back, cookies among them, if logs are on.
 logging.getLogger("httpcore2").setLevel(logging.WARNING)
 
 
