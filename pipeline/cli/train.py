@@ -114,11 +114,11 @@ def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
 def _material(args: argparse.Namespace) -> TrainingData:
     """What the folders hold, under the policy. Raises ArgumentsError and what reading raises."""
     from pipeline.drafter.rows import RowPolicy
-    from pipeline.drafter.training.data import material_of
+    from pipeline.drafter.training.data import read_training_data
 
     longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
     policy = RowPolicy(args.min_evidence, longest)
-    return material_of(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
+    return read_training_data(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
 
 
 def _train(args: argparse.Namespace, recipe: Recipe, material: TrainingData, permit: Permit, world: World) -> int:
@@ -175,13 +175,13 @@ def _of_this_run(snapshot: Snapshot, place: Path, setup: Setup) -> Snapshot:
 
 def _require_no_other(args: argparse.Namespace, steps: int) -> None:
     """Raises ArgumentsError where a drafter lies in the place of this run's that is not its last, before any step."""
-    from pipeline.drafter.export.serving import ExportError, told_of
+    from pipeline.drafter.export.serving import ExportError, read_provenance
 
     place = args.out / DRAFTER
     if not place.exists():
         return
     try:
-        found, dtype = told_of(place)
+        found, dtype = read_provenance(place)
     except ExportError as error:
         raise ArgumentsError(f"{error}. Move {place} away") from error
     if found.get("steps") != steps or dtype != args.export_dtype:

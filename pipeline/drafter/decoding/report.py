@@ -44,7 +44,7 @@ class ReportCell:
         deepest = max((each.offered for each in rounds), default=0)
         at_least = [sum(each.accepted >= k for each in rounds) for k in range(1, deepest + 1)]
         offered = [sum(each.offered >= k and each.accepted >= k - 1 for each in rounds) for k in range(1, deepest + 1)]
-        loops = [looped(trial.plain.ids) > 0 for trial in self.trials]
+        loops = [loop_length(trial.plain.ids) > 0 for trial in self.trials]
         free = [trial for trial, loop in zip(self.trials, loops, strict=True) if not loop]
         tokens = sum(len(trial.speculated.ids) for trial in self.trials)
         plain_tokens = sum(len(trial.plain.ids) for trial in self.trials)
@@ -63,7 +63,7 @@ class ReportCell:
             "tokens_a_second": speed,
             "plain_tokens_a_second": plain_speed,
             "speedup": speed / plain_speed if speed and plain_speed else None,
-            "distinct_4grams": distinct(trial.plain.ids for trial in self.trials),
+            "distinct_4grams": distinct_4grams(trial.plain.ids for trial in self.trials),
             "looping_answers": sum(loops),
             "acceptance_length_without_loops": acceptance_length(free),
         }
@@ -215,13 +215,13 @@ SHORTEST_LOOP = 24
 TIMES = 3
 
 
-def distinct(outputs: Iterable[Ids]) -> float | None:
+def distinct_4grams(outputs: Iterable[Ids]) -> float | None:
     """Different runs of four tokens among all of them, over all outputs together; None where none is that long."""
     grams = [tuple(ids[at : at + GRAM]) for ids in outputs for at in range(len(ids) - GRAM + 1)]
     return len(set(grams)) / len(grams) if grams else None
 
 
-def looped(ids: Sequence[int]) -> int:
+def loop_length(ids: Sequence[int]) -> int:
     """How many tokens at the end of the output are one stretch repeated; 0 where it ends otherwise."""
     longest = 0
     for period in range(1, min(LONGEST_PERIOD, len(ids) // TIMES) + 1):

@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.target.layers import checked, read_aux_ids, written_aux_ids
+from pipeline.drafter.target.layers import read_aux_ids, require_layers, written_aux_ids
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ServingConfigError(Exception):
     """A config that is not of a plain EAGLE-3 drafter for this target."""
 
 
-def written(config: DrafterConfig, target: TargetFacts, dtype: str) -> dict[str, Json]:
+def served_config(config: DrafterConfig, target: TargetFacts, dtype: str) -> dict[str, Json]:
     """The document. Raises AuxIdsError."""
     return {
         "architectures": [ARCHITECTURE],
@@ -79,7 +79,9 @@ def layer_of(config: DrafterConfig, dtype: str) -> dict[str, Json]:
     }
 
 
-def read(document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int] | None = None) -> DrafterConfig:
+def read_config(
+    document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int] | None = None
+) -> DrafterConfig:
     """The drafter's config; `layers` are taken instead of what the document says. Raises ServingConfigError and others.
 
     The others are AuxIdsError and LayerError, where the document does not say which layers it means.
@@ -93,7 +95,7 @@ def read(document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int
     chosen = (
         read_aux_ids(document, target.num_layers, target.model_type)
         if layers is None
-        else checked(layers, target.num_layers)
+        else require_layers(layers, target.num_layers)
     )
     return DrafterConfig(
         **{name: _number(document, name) for name in WHOLE},

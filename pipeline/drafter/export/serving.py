@@ -57,8 +57,8 @@ def export(
         theirs = f"{target.vocab_size} of {target.hidden_size}"
         raise ExportError(f"the drafter is over {sizes}, the target over {theirs}, and it uses the target's embedding")
     tensors = served_tensors(drafter.state_dict(), config, dtype)
-    drafter_weights.check(tensors, config)
-    document = serving_config.written(config, target, str(dtype).removeprefix("torch."))
+    drafter_weights.check_weights(tensors, config)
+    document = serving_config.served_config(config, target, str(dtype).removeprefix("torch."))
     told: dict[str, Json] = {
         "target_weights_sha256": target.weights_sha256,
         "aux_layers": [*config.aux_layers],
@@ -91,7 +91,7 @@ def load_drafter(
 
     Raises ExportError, ServingConfigError, AuxIdsError, LayerError, WeightsError, OSError.
     """
-    config = serving_config.read(_document(folder), target, layers)
+    config = serving_config.read_config(_document(folder), target, layers)
     tensors = _tensors(folder)
     own = tensors.pop(EMBEDDING, None)
     if own is not None and not torch.equal(own.float(), embedding.to(own.dtype).float().cpu()):
@@ -99,7 +99,7 @@ def load_drafter(
             f"{folder} has an embedding of its own, which SGLang ignores for the target's: what it serves is not what "
             "was trained. Only drafters over the target's embedding are evaluated here"
         )
-    drafter_weights.check(tensors, config)
+    drafter_weights.check_weights(tensors, config)
     drafter = Drafter(config, _vocabulary(tensors, config))
     drafter.load_state_dict(tensors, strict=config.draft_vocab_size < config.vocab_size)
     drafter.to(embedding.device, dtype)
@@ -117,7 +117,7 @@ def trained_on(folder: Path) -> str | None:
     return told if isinstance(told, str) else None
 
 
-def told_of(folder: Path) -> tuple[Mapping[str, Json], str | None]:
+def read_provenance(folder: Path) -> tuple[Mapping[str, Json], str | None]:
     """What an exported directory says of its making, and the dtype of its weights. Raises ExportError."""
     document = _document(folder)
     path = folder / PROVENANCE

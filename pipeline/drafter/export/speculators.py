@@ -50,12 +50,12 @@ def to_speculators(
     config raises.
     """
     document = _object(folder / CONFIG)
-    config = serving_config.read(document, target)
+    config = serving_config.read_config(document, target)
     if (trained := trained_on(folder)) not in (None, target.weights_sha256):
         raise ExportError(f"{folder} was trained on another target ({str(trained)[:12]}) than {target.directory}")
     tensors = _tensors(folder)
     _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
-    drafter_weights.check(tensors, config)
+    drafter_weights.check_weights(tensors, config)
     dtype = tensors["fc.weight"].dtype
     named = {name.replace(HERE, THERE, 1): tensor for name, tensor in tensors.items()}
     named[EMBEDDING] = embedding.to(dtype).cpu().contiguous()
@@ -77,11 +77,11 @@ def from_speculators(folder: Path, out: Path, target: TargetFacts, embedding: to
     if len(tensors) < len(given):
         raise SpeculatorsFormatError(f"{folder} holds tensors of its layer under two names, {HERE}… and {THERE}…")
     _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
-    drafter_weights.check(tensors, config)
+    drafter_weights.check_weights(tensors, config)
     dtype = str(tensors["fc.weight"].dtype).removeprefix("torch.")
     told: dict[str, Json] = {"converted_from": "speculators", "aux_layers": [*config.aux_layers]}
     files = {
-        CONFIG: _json(serving_config.written(config, target, dtype)),
+        CONFIG: _json(serving_config.served_config(config, target, dtype)),
         WEIGHTS: save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"}),
         PROVENANCE: (folder / PROVENANCE).read_bytes() if (folder / PROVENANCE).is_file() else _json(told),
     }
@@ -142,7 +142,7 @@ def _ours(document: Mapping[str, Json], target: TargetFacts) -> DrafterConfig:
         "target_hidden_size": document.get("target_hidden_size"),
     }
     ids = document.get(KEY)
-    return serving_config.read(whole | ({} if ids is None else {KEY: ids}), target)
+    return serving_config.read_config(whole | ({} if ids is None else {KEY: ids}), target)
 
 
 def _object(path: Path) -> dict[str, Json]:

@@ -47,7 +47,7 @@ def shapes_of(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
+def check_weights(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
     """Raises WeightsError where one is missing, foreign, of another shape or type, or not finite."""
     shapes = shapes_of(config)
     if different := sorted(shapes.keys() ^ tensors.keys()):

@@ -51,7 +51,7 @@ class DrafterConfig:
     pad_token_id: int | None = None
 
 
-def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
+def drafter_config(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
     """A drafter as wide as its target: `config` is the target's Hugging Face configuration, a text model's.
 
     The rotary base is the target's, and stands in the drafter's own config.json, since that is what it is trained with.
@@ -105,7 +105,7 @@ class DraftVocabulary:
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
 
-def choose(frequencies: torch.Tensor, size: int, always: Iterable[int] = ()) -> DraftVocabulary:
+def choose_vocabulary(frequencies: torch.Tensor, size: int, always: Iterable[int] = ()) -> DraftVocabulary:
     """The `size` most frequent tokens, `always` among them; a short list is filled with the lowest unused ids.
 
     `frequencies` [V] counts emitted tokens. Ties go to the lower id. Raises VocabularyError.

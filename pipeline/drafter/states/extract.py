@@ -21,14 +21,14 @@ from pipeline.drafter.states.manifest import (
     StateManifest,
     StoreError,
     StoreSize,
-    amount,
     begin,
+    readable_size,
     settings_of,
     size_of,
-    under,
+    with_attestation,
     write,
 )
-from pipeline.drafter.states.shards import described, shard_bytes
+from pipeline.drafter.states.shards import shard_bytes, shard_entry
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers
 from pipeline.records import Json
@@ -95,7 +95,7 @@ def require_room(plan: ExtractionPlan, out: Path, *, free: int | None = None) ->
     left = max(plan.size.bytes - there, 0) + HEADER_A_ROW * len(plan.rows)
     if left + min(plan.bytes_a_shard, left) > room:
         raise StoreError(
-            f"{out} needs {amount(left)} and one shard beside it, and the disk has {amount(room)} left. Make room, "
+            f"{out} needs {readable_size(left)} and one shard beside it, and the disk has {readable_size(room)} left. Make room, "
             "give --out on another disk, fewer rows, or --dtype bfloat16"
         )
 
@@ -107,7 +107,7 @@ def extract(
     settings = plan.settings()
     begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
     with hold(out):
-        document = under(begin(out, settings, plan.size), attestation)
+        document = with_attestation(begin(out, settings, plan.size), attestation)
         _check_written(document, out)
         write(out, document)
         shards = plan.shards()
@@ -132,7 +132,7 @@ def _write_shard(
         file.write(data)
 
     write_whole(out / name, fill)
-    return replace(document, shards=(*document.shards, described(name, data, states)))
+    return replace(document, shards=(*document.shards, shard_entry(name, data, states)))
 
 
 def _check_written(document: StateManifest, out: Path) -> None:

@@ -61,7 +61,7 @@ class StoreSize:
     def __str__(self) -> str:
         less = 100 * (1 - self.bytes / self.peers_bytes)
         return (
-            f"{amount(self.bytes)} for {self.tokens:,} tokens, of which {self.emitted:,} emitted: "
+            f"{readable_size(self.bytes)} for {self.tokens:,} tokens, of which {self.emitted:,} emitted: "
             f"{self.bytes / self.tokens:,.0f} bytes a token; {self.peers_bytes / self.tokens:,.0f} if the last state "
             f"were kept of every token, as peers do ({less:.0f} % less)"
         )
@@ -73,7 +73,7 @@ def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> 
     return StoreSize(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
 
 
-def amount(size: int) -> str:
+def readable_size(size: int) -> str:
     """Bytes in words."""
     value = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -198,7 +198,7 @@ def write(folder: Path, document: StateManifest) -> None:
     write_whole(folder / MANIFEST, fill)
 
 
-def under(document: StateManifest, attestation: str) -> StateManifest:
+def with_attestation(document: StateManifest, attestation: str) -> StateManifest:
     """The same with one attestation more, if it is a new one."""
     return replace(document, attestations=tuple(dict.fromkeys((*document.attestations, attestation))))
 

@@ -26,7 +26,7 @@ from pipeline.drafter.row_folders import SHA256
 from pipeline.drafter.rows import StoredRow, TrainingRow, training_row
 from pipeline.drafter.states.manifest import DTYPES, StateManifest, StateShard, StoreError, read
 from pipeline.drafter.target.files import TargetFacts
-from pipeline.drafter.target.layers import Layers, checked
+from pipeline.drafter.target.layers import Layers, require_layers
 from pipeline.drafter.training.packing import RowStates
 from pipeline.shards.manifest import MANIFEST
 
@@ -37,7 +37,7 @@ LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRow:
     """A row in its shard: tokens and emitted ones before it there, and what its bytes hash to."""
 
     id: str
@@ -67,7 +67,7 @@ def _described(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> Itera
         yield [entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes]
 
 
-def described(file: str, data: bytes, rows: Sequence[RowStates]) -> StateShard:
+def shard_entry(file: str, data: bytes, rows: Sequence[RowStates]) -> StateShard:
     """The manifest's line of a shard that is written as `data`."""
     tokens, emitted = sum(row.length for row in rows), sum(int(row.last.shape[0]) for row in rows)
     header = data[: LENGTH + int.from_bytes(data[:LENGTH], "little")]
@@ -96,7 +96,7 @@ class StateStore:
         settings = self.document.settings
         self.hidden_size = int(settings["target"]["hidden_size"])
         self.vocab_size = int(settings["target"]["vocab_size"])
-        self.layers: Layers = checked(settings["layers"], int(settings["target"]["num_layers"]))
+        self.layers: Layers = require_layers(settings["layers"], int(settings["target"]["num_layers"]))
         self.dtype = DTYPES[settings["dtype"]]
         self._placed = [[*_header(folder, shard)] for shard in self.document.shards]
         _require_whole(folder, settings["rows"], self.document.shards)
@@ -155,7 +155,7 @@ class StateStore:
         row = self.row(index)
         return RowStates(row.id, row.ids, row.mask, aux, last)
 
-    def _find(self, index: int) -> tuple[int, int, Placed]:
+    def _find(self, index: int) -> tuple[int, int, PlacedRow]:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect_right(self._first, index) - 1
@@ -196,13 +196,13 @@ class _Rows(Sequence[TrainingRow]):
         return self._store.row(index)
 
 
-def _starts(rows: Sequence[Placed]) -> list[tuple[int, int]]:
+def _starts(rows: Sequence[PlacedRow]) -> list[tuple[int, int]]:
     tokens = itertools.accumulate((row.tokens for row in rows), initial=0)
     emitted = itertools.accumulate((row.emitted for row in rows), initial=0)
     return [*zip(tokens, emitted, strict=True)]
 
 
-def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
+def _header(folder: Path, shard: StateShard) -> Iterator[PlacedRow]:
     path = folder / shard.file
     if not path.is_file():
         raise StoreError(f"{path} is gone since it was written. Put it back, or extract anew")
@@ -212,7 +212,7 @@ def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
         header = length + file.read(min(int.from_bytes(length, "little"), shard.bytes))
     if hashlib.sha256(header).hexdigest() != shard.header_sha256 or path.stat().st_size != shard.bytes:
         raise _changed(path)
-    rows = [Placed(*row) for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS])]
+    rows = [PlacedRow(*row) for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS])]
     found = len(rows), sum(row.tokens for row in rows), sum(row.emitted for row in rows)
     if found != (shard.rows, shard.tokens, shard.emitted):
         raise StoreError(f"{folder / MANIFEST} says other numbers of {shard.file} than it holds. Put the file back")

@@ -95,7 +95,7 @@ def check_rows(facts: TargetFacts, rows: TrainingRows) -> None:
         )
 
 
-def notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
+def target_notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
     """What is worth knowing and no reason to refuse."""
     other = sorted({each for folder in rows.folders for each in folder.weights()} - {facts.weights_sha256})
     told = [f"rows were sampled from other weights ({each[:12]}) than the target's" for each in other]
@@ -105,14 +105,14 @@ def notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EmbeddingAndHead:
     """The target's embedding and head, both [vocabulary, hidden]; the same tensor where it ties them."""
 
     embedding: torch.Tensor
     head: torch.Tensor
 
 
-def read_ends(directory: Path, dtype: torch.dtype = torch.float32) -> Ends:
+def read_embedding_and_head(directory: Path, dtype: torch.dtype = torch.float32) -> EmbeddingAndHead:
     """Embedding and head alone, without loading the model. Raises TargetError, OSError."""
     places = _places(directory)
     embedding = _named(places, EMBEDDINGS)
@@ -123,7 +123,7 @@ def read_ends(directory: Path, dtype: torch.dtype = torch.float32) -> Ends:
     if head is None and not tied:
         raise TargetError(f"{directory} holds no head ({', '.join(HEADS)}) and its config ties none to the embedding")
     first = _tensor(places[embedding], embedding, dtype)
-    return Ends(first, first if head is None or tied else _tensor(places[head], head, dtype))
+    return EmbeddingAndHead(first, first if head is None or tied else _tensor(places[head], head, dtype))
 
 
 def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are untyped here

@@ -39,7 +39,7 @@ def aux_layers(num_layers: int) -> Layers:
     return chosen
 
 
-def checked(layers: Sequence[int], num_layers: int) -> Layers:
+def require_layers(layers: Sequence[int], num_layers: int) -> Layers:
     """Layers that somebody named, if there are three that differ, ascend and exist. Raises LayerError."""
     if len(layers) != 3:  # noqa: PLR2004 - EAGLE-3 fuses three
         raise LayerError(f"{len(layers)} layers were named ({_listed(layers)}): give three with --layers LOW,MID,HIGH")
@@ -54,7 +54,7 @@ def checked(layers: Sequence[int], num_layers: int) -> Layers:
 
 def layers_of(num_layers: int, named: Sequence[int] | None = None) -> Layers:
     """The layers that were named, else the default. Raises LayerError."""
-    return aux_layers(num_layers) if named is None else checked(named, num_layers)
+    return aux_layers(num_layers) if named is None else require_layers(named, num_layers)
 
 
 def boundaries(layers: Sequence[int]) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class AuxIdsError(Exception):
 
 def written_aux_ids(layers: Layers, num_layers: int, model_type: str) -> dict[str, Json]:
     """The keys that name these layers to SGLang and vLLM; none for the default. Raises AuxIdsError, LayerError."""
-    checked(layers, num_layers)
+    require_layers(layers, num_layers)
     if layers[-1] == num_layers - 1:
         raise AuxIdsError(
             f"the output of layer {layers[-1]}, the target's last, is what SGLang never hands to a drafter. Train on "
@@ -104,7 +104,7 @@ def read_aux_ids(config: Mapping[str, Json], num_layers: int, model_type: str) -
             f"{NESTED}.{KEY} {nested} stands alone: SGLang reads outputs of layers in it, some exporters write numbers "
             "of layers run, and vLLM's newer runner reads none of it. Name the layers with --layers LOW,MID,HIGH"
         )
-    layers = checked([number - 1 for number in _numbers(top)], num_layers)
+    layers = require_layers([number - 1 for number in _numbers(top)], num_layers)
     if nested is not None and _numbers(nested) not in _meanings(layers, model_type):
         raise AuxIdsError(
             f"{KEY} {top} and {NESTED}.{KEY} {nested} name different states. Name the layers with --layers LOW,MID,HIGH"

@@ -22,7 +22,14 @@ from pipeline.drafter.row_folders import RowsError, job_of
 from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.manifest import DTYPES, computed_with
 from pipeline.drafter.states.shards import StateStore
-from pipeline.drafter.target.files import Ends, TargetFacts, check_rows, notes, read_ends, target_facts
+from pipeline.drafter.target.files import (
+    EmbeddingAndHead,
+    TargetFacts,
+    check_rows,
+    read_embedding_and_head,
+    target_facts,
+    target_notes,
+)
 from pipeline.drafter.target.hidden_states import OnlineStates, StateSource, Target, computing_dtype, load_target
 from pipeline.drafter.target.layers import Layers, layers_of
 from pipeline.formats.registry import FORMATS, open_format
@@ -52,15 +59,15 @@ class TrainingData:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedStates:
     """Material with its target's ends and its source of states, on a device."""
 
     source: StateSource
-    ends: Ends
+    ends: EmbeddingAndHead
     computed: dict[str, str]
 
 
-def material_of(
+def read_training_data(
     paths: Sequence[Path],
     target: Path,
     policy: RowPolicy,
@@ -76,7 +83,10 @@ def material_of(
     rows = read_rows(paths, policy, accept_changed_tree=accept_changed_tree)
     facts = target_facts(target)
     check_rows(facts, rows)
-    told = [f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted", *notes(facts, rows)]
+    told = [
+        f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted",
+        *target_notes(facts, rows),
+    ]
     told += [f"risk: {risk}"] if (risk := rows.risk()) is not None else []
     return TrainingData(
         facts,
@@ -99,22 +109,22 @@ def is_store(path: Path) -> bool:
         return False
 
 
-def open_states(material: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> Opened:
+def open_states(material: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> OpenedStates:
     """The source of states and the target's embedding and head. A target that runs computes in `dtype`.
 
     Raises TargetError, OSError.
     """
     facts = material.facts
     if material.store is not None:
-        ends = read_ends(facts.directory, computing_dtype(facts, device))
+        ends = read_embedding_and_head(facts.directory, computing_dtype(facts, device))
         computed = computed_with(material.store.dtype, device)
-        return Opened(material.store, Ends(ends.embedding.to(device), ends.head.to(device)), computed)
+        return OpenedStates(material.store, EmbeddingAndHead(ends.embedding.to(device), ends.head.to(device)), computed)
     if material.rows is None:
         raise RowsError("there are neither rows nor states to train on")
     chosen = dtype or computing_dtype(facts, device)
     target: Target = load_target(facts.directory, layers=material.layers, device=device, dtype=chosen, facts=facts)
     online = OnlineStates(target, material.rows)
-    return Opened(online, Ends(target.embedding, target.head), computed_with(chosen, device))
+    return OpenedStates(online, EmbeddingAndHead(target.embedding, target.head), computed_with(chosen, device))
 
 
 def frequencies(source: StateSource, rows: Sequence[int], vocabulary: int) -> torch.Tensor:

@@ -39,7 +39,7 @@ class RankShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class RowSplit:
     """Indices of rows by what becomes of them; `too_long` and `mute` train nowhere and are counted.
 
     `mute` have fewer than two emitted tokens with a token before them, so that there is none to read with the state of
@@ -52,7 +52,7 @@ class Sides:
     mute: tuple[int, ...]
 
 
-def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None = None) -> Sides:
+def split_rows(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None = None) -> RowSplit:
     """Every row's side; only rows among `wanted`, where it is given. Raises FeedError where none trains."""
     found: dict[str, list[int]] = {"training": [], "held_out": [], "too_long": [], "mute": []}
     rows, lengths = source.training, source.lengths
@@ -65,7 +65,7 @@ def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None =
         else:
             side = "held_out" if is_held_out(row.id, recipe.held_out) else "training"
         found[side].append(index)
-    sides = Sides(**{side: tuple(indices) for side, indices in found.items()})
+    sides = RowSplit(**{side: tuple(indices) for side, indices in found.items()})
     if not sides.training:
         told = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
         most = max(found, key=lambda side: len(found[side])) if told else "training"
@@ -94,7 +94,7 @@ class BatchSampler:
     """The rows of a training, as batches."""
 
     source: StateSource
-    sides: Sides
+    sides: RowSplit
     recipe: Recipe
     _planned: tuple[int, list[tuple[int, ...]]] = field(init=False, default=(-1, []))
     course: Course = field(init=False)
@@ -149,7 +149,7 @@ class BatchSampler:
         return [tuple(indices[at] for at in rows) for rows in planned]
 
 
-def own(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[RankShare]:
+def rank_shares(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[RankShare]:
     """One process's share of batches: every `size`-th, and as many as any other has."""
     for first in range(0, len(batches), size):
         counted = first + rank < len(batches)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipeline.base.json_lines import canonical
-from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose, of_target
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose_vocabulary, drafter_config
 from pipeline.drafter.model.loss import teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.target import layers
 from pipeline.drafter.target.layers import boundaries
 from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.data import control_ids, frequencies, open_states
-from pipeline.drafter.training.sampler import BatchSampler, Sides, sides_of
+from pipeline.drafter.training.sampler import BatchSampler, RowSplit, split_rows
 from pipeline.drafter.training.trainer import Training
 from pipeline.records import Json
 
@@ -39,7 +39,7 @@ class Setup:
     """A training that may begin. `settings` are the run's; `told` goes into each checkpoint."""
 
     training: Training
-    sides: Sides
+    sides: RowSplit
     vocabulary: DraftVocabulary
     settings: Mapping[str, Json]
     told: Mapping[str, Json]
@@ -56,11 +56,11 @@ def set_up(
     # Before any hour is spent: layers that no engine hands to a drafter.
     layers.written_aux_ids(material.layers, material.facts.num_layers, material.facts.model_type)
     opened = open_states(material, world.device, dtype)
-    sides = sides_of(opened.source, recipe, material.wanted)
+    sides = split_rows(opened.source, recipe, material.wanted)
     size = min(recipe.draft_vocabulary, material.facts.vocab_size)
     emitted = frequencies(opened.source, sides.training, material.facts.vocab_size)
-    vocabulary = choose(emitted, size, control_ids(material))
-    config = of_target(material.facts.config.get_text_config(), draft_vocab_size=size, layers=material.layers)
+    vocabulary = choose_vocabulary(emitted, size, control_ids(material))
+    config = drafter_config(material.facts.config.get_text_config(), draft_vocab_size=size, layers=material.layers)
     torch.manual_seed(recipe.seed)
     drafter = Drafter(config, vocabulary).to(world.device)
     drafter.attach(opened.ends.embedding.to(world.device))

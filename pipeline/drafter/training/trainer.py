@@ -23,7 +23,7 @@ from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot
 from pipeline.drafter.training.distributed import Sharing, World
 from pipeline.drafter.training.metrics import Figures, figures_of
 from pipeline.drafter.training.recipe import Precision, Schedule, schedule_of
-from pipeline.drafter.training.sampler import BatchSampler, RankShare, own
+from pipeline.drafter.training.sampler import BatchSampler, RankShare, rank_shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +119,7 @@ class Training:
         """One step of the optimiser. Raises NotFiniteError, in all processes alike; then nothing has changed."""
         begun = time.perf_counter()
         batches = self.feed.step(self.step)
-        shares = [*own(batches, self.world.rank, self.world.size)]
+        shares = [*rank_shares(batches, self.world.rank, self.world.size)]
         divisors = self._divisors(shares)
         self.module.train()
         totals, strange = self._accumulate(shares, divisors)
@@ -146,7 +146,7 @@ class Training:
         batches = self.feed.held_out()
         if not batches:
             return None
-        shares = [*own(batches, self.world.rank, self.world.size)]
+        shares = [*rank_shares(batches, self.world.rank, self.world.size)]
         divisors = self._divisors(shares)
         totals = torch.zeros(3, self.recipe.ttt_length, dtype=torch.float64)
         self.module.eval()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose_vocabulary
 from pipeline.drafter.model.loss import Teacher, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import RowStates
@@ -32,7 +32,7 @@ CONFIG = DrafterConfig(
 
 def vocabulary() -> DraftVocabulary:
     """Every id that is no multiple of three, so that the mapping is no identity, and 38 is left out."""
-    return choose(torch.tensor([float(token % 3 > 0) for token in range(VOCABULARY)]), DRAFT, always=[1])
+    return choose_vocabulary(torch.tensor([float(token % 3 > 0) for token in range(VOCABULARY)]), DRAFT, always=[1])
 
 
 def drafter(seed: int = 0) -> Drafter:

@@ -12,7 +12,7 @@ from pipeline.drafter.target.layers import Layers
 from pipeline.drafter.training.distributed import Sharing, World
 from pipeline.drafter.training.packing import RowStates
 from pipeline.drafter.training.recipe import Recipe
-from pipeline.drafter.training.sampler import BatchSampler, sides_of
+from pipeline.drafter.training.sampler import BatchSampler, split_rows
 from pipeline.drafter.training.trainer import Training
 from pipeline.records import Evidence
 from tests.unit.pipeline.drafter.drafters import TARGET_WIDTH, VOCABULARY, drafter, row, teacher
@@ -50,7 +50,7 @@ def training(source: DrawnStates | None = None, seed: int = 0, **changes: object
     """A training of a drafter with drawn weights, alone."""
     states, chosen = source or DrawnStates(), recipe(**changes)
     made = drafter(seed)
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
+    feed = BatchSampler(states, split_rows(states, chosen), chosen)
     return Training(made, teacher(made), feed, ALONE, Sharing.DDP)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.drafter.decoding.drafting import SeedError, TableDrafting, successors_in, untrained, untrained_like
 from pipeline.drafter.decoding.trees import ROOT, Offers, Tree
-from pipeline.drafter.model.config import DrafterConfig, choose
+from pipeline.drafter.model.config import DrafterConfig, choose_vocabulary
 
 CONFIG = DrafterConfig(
     hidden_size=8,
@@ -28,7 +28,7 @@ CONFIG = DrafterConfig(
 
 
 def test_the_same_seed_makes_the_same_drafter_and_leaves_torchs_chance_alone() -> None:
-    vocabulary, embedding = choose(torch.zeros(20), 6), torch.zeros(20, 8)
+    vocabulary, embedding = choose_vocabulary(torch.zeros(20), 6), torch.zeros(20, 8)
     before = torch.random.get_rng_state()
 
     one, same, other = (untrained(CONFIG, vocabulary, embedding, seed) for seed in (1, 1, 2))
@@ -44,7 +44,7 @@ def test_a_seed_that_torch_does_not_take_is_refused_with_those_that_it_does(seed
     with pytest.raises(
         SeedError, match=rf"^{seed} is not a seed: .* from -9223372036854775808 to 18446744073709551615$"
     ):
-        untrained(CONFIG, choose(torch.zeros(20), 6), torch.zeros(20, 8), seed)
+        untrained(CONFIG, choose_vocabulary(torch.zeros(20), 6), torch.zeros(20, 8), seed)
 
 
 ROWS = [([1, 2, 3, 2, 4], [False, False, True, True, True]), ([2, 3, 2, 3], [False, True, True, True])]

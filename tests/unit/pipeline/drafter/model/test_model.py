@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.drafter.model.config import choose
+from pipeline.drafter.model.config import choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales
 from pipeline.drafter.model.model import Drafter, TttResult
 from pipeline.drafter.training.packing import PackedBatch, pack
@@ -111,7 +111,7 @@ def test_only_rows_that_some_loss_reads_are_computed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_drafter_of_the_whole_vocabulary_maps_each_token_to_itself() -> None:
-    everything = choose(torch.ones(VOCABULARY), VOCABULARY)
+    everything = choose_vocabulary(torch.ones(VOCABULARY), VOCABULARY)
     torch.manual_seed(0)
     made, batch = Drafter(replace(CONFIG, draft_vocab_size=VOCABULARY), everything), pack([row(5, 6, 1)])
     made.attach(torch.randn(VOCABULARY, WIDTH))

@@ -12,7 +12,7 @@ import torch
 from harness.fixtures.drafters import row, run_folder, small_llama
 from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract, require_room
-from pipeline.drafter.states.manifest import StoreError, amount, computed_with, size_of
+from pipeline.drafter.states.manifest import StoreError, computed_with, readable_size, size_of
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.shards.manifest import FolderHeldError, hold
@@ -108,7 +108,7 @@ def test_what_is_there_already_needs_no_room(plan: ExtractionPlan, target: Targe
     "size, expected", [(999, "999 bytes"), (1500, "1.5 kB"), (35 * 10**12, "35.0 TB"), (2 * 10**15, "2000.0 TB")]
 )
 def test_amounts_are_said_in_units(size: int, expected: str) -> None:
-    assert expected == amount(size)
+    assert expected == readable_size(size)
 
 
 # Stops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.drafter.target.layers import LayerError, aux_layers, boundaries, checked, layers_of
+from pipeline.drafter.target.layers import LayerError, aux_layers, boundaries, layers_of, require_layers
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_without_names_the_default_is_taken() -> None:
 @pytest.mark.parametrize("named", [(1, 1, 2), (2, 1, 3), (-1, 1, 2), (0, 1, 8)])
 def test_layers_that_collide_descend_or_do_not_exist_are_refused(named: tuple[int, ...]) -> None:
     with pytest.raises(LayerError, match=r"do not ascend within 0\.\.7"):
-        checked(named, 8)
+        require_layers(named, 8)
 
 
 @pytest.mark.parametrize("named", [(), (1, 2), (1, 2, 3, 4)])
 def test_other_than_three_layers_are_refused(named: tuple[int, ...]) -> None:
     with pytest.raises(LayerError, match=f"{len(named)} layers were named"):
-        checked(named, 8)
+        require_layers(named, 8)

@@ -15,7 +15,14 @@ from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.training.data import TrainingData, control_ids, frequencies, is_store, material_of, open_states
+from pipeline.drafter.training.data import (
+    TrainingData,
+    control_ids,
+    frequencies,
+    is_store,
+    open_states,
+    read_training_data,
+)
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.gate.gate import Kind
 from pipeline.records import Evidence
@@ -51,7 +58,7 @@ def store(target: Target, folder: Path, tmp_path_factory: pytest.TempPathFactory
 def material(
     path: Path, target: Target, policy: RowPolicy = EVERY, layers: tuple[int, ...] | None = None
 ) -> TrainingData:
-    return material_of([path], target.facts.directory, policy, layers)
+    return read_training_data([path], target.facts.directory, policy, layers)
 
 
 def test_a_store_is_told_from_rows_by_its_manifest(store: Path, folder: Path, tmp_path: Path) -> None:
@@ -107,7 +114,7 @@ def test_a_store_of_another_target_is_refused(store: Path, tmp_path: Path) -> No
     other = small_llama(tmp_path / "wide", hidden_size=32)
 
     with pytest.raises(StoreError, match=r"holds states of a target whose hidden_size is 16, and that of .* is 32"):
-        material_of([store], other, EVERY)
+        read_training_data([store], other, EVERY)
 
 
 def test_a_store_has_its_own_layers(target: Target, store: Path) -> None:
@@ -118,7 +125,7 @@ def test_a_store_has_its_own_layers(target: Target, store: Path) -> None:
 
 def test_a_store_trains_by_itself(target: Target, store: Path, folder: Path) -> None:
     with pytest.raises(RowsError, match="one store of states trains by itself"):
-        material_of([folder, store], target.facts.directory, EVERY)
+        read_training_data([folder, store], target.facts.directory, EVERY)
 
 
 def test_frequencies_are_of_emitted_tokens_alone(target: Target, folder: Path) -> None:
@@ -134,7 +141,7 @@ def test_the_control_tokens_of_the_format_are_those_in_use(tmp_path: Path) -> No
     """Kimi's layout keeps 256 ids behind its base tokens and names some; the tiny target ends on 770."""
     folder = run_folder(tmp_path / "run", [row("a", [768], [3, 770])], tokenizer_sha256=TINY_SHA256)
 
-    found = control_ids(material_of([folder], WEIGHTS, EVERY))
+    found = control_ids(read_training_data([folder], WEIGHTS, EVERY))
 
     assert found == sorted(found)
     assert {770, 790, 791} <= set(found)  # the end token, <think> and </think>

@@ -11,7 +11,7 @@ import torch
 from harness.fixtures.drafters import row, run_folder, small_llama
 from pipeline.drafter.rows import RowPolicy
 from pipeline.drafter.training.checkpoints import CheckpointError, load, save
-from pipeline.drafter.training.data import TrainingData, material_of
+from pipeline.drafter.training.data import TrainingData, read_training_data
 from pipeline.drafter.training.distributed import Sharing
 from pipeline.drafter.training.recipe import Recipe
 from pipeline.drafter.training.setup import Setup, drafter_of, sentences, set_up
@@ -25,7 +25,7 @@ RECIPE = Recipe(ttt_length=2, tokens_a_batch=32, draft_vocabulary=5, epochs=1, h
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
     folder = run_folder(tmp_path_factory.mktemp("rows") / "run", GIVEN, format="")
-    return material_of(
+    return read_training_data(
         [folder], small_llama(tmp_path_factory.mktemp("small") / "target", bos_token_id=1, eos_token_id=2), RowPolicy()
     )
 
