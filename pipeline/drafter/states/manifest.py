@@ -1,7 +1,7 @@
-"""What a store of hidden states says of itself: `manifest.json`, its settings and its size.
+"""The manifest of a store of hidden states.
 
-Guarantees: a store is begun once and goes on under the settings it was begun with, which name everything that decides
-its bytes: target, layers, dtype, what it is computed on, every row. The size is exact before anything is computed.
+Guarantees: a store is begun once and continues under the settings it was begun with. These name everything that decides
+its bytes: target, layers, dtype, device and versions, every row. The size is exact before anything is computed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ IDS_A_TOKEN = 4
 
 
 class StoreError(Exception):
-    """A store that is not what its manifest says, was begun otherwise, or has no room."""
+    """A store that contradicts its manifest, differs in settings, or lacks room."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """What the states take in bytes, and what peers would write who keep every last state; headers are under 1 %."""
+    """Bytes of the states, and of keeping every last state.
+
+    `peers_bytes` is what trainers write that keep the last state of every token. Headers, under 1 %, are not counted.
+    """
 
     tokens: int
     emitted: int
@@ -68,13 +71,13 @@ class StoreSize:
 
 
 def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> StoreSize:
-    """Three states a token and its id, and one state an emitted token."""
+    """Count three states and an id a token, one state an emitted token."""
     one, ids = hidden_size * dtype.itemsize, IDS_A_TOKEN * tokens
     return StoreSize(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
 
 
 def readable_size(size: int) -> str:
-    """Bytes in words."""
+    """Return a number of bytes with its unit."""
     value = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 1000:  # noqa: PLR2004 - decimal units
@@ -86,7 +89,10 @@ def readable_size(size: int) -> str:
 def settings_of(
     facts: TargetFacts, layers: Layers, rows: TrainingRows, dtype: str, computed: Mapping[str, str], bytes_a_shard: int
 ) -> dict[str, Json]:
-    """What a store is begun with. `computed` says on what: other devices, dtypes and versions round otherwise."""
+    """Return the settings that a store is begun with.
+
+    `computed` names device, dtype and versions, since others round differently.
+    """
     return {
         "target": {
             "weights_sha256": facts.weights_sha256,
@@ -108,7 +114,7 @@ def settings_of(
 
 
 def computed_with(dtype: torch.dtype, device: torch.device) -> dict[str, str]:
-    """On what states are computed, for a store's settings."""
+    """Return what the states are computed with, for the settings."""
     import transformers
 
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -141,7 +147,10 @@ class StateManifest:
 
 
 def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateManifest:
-    """The manifest of a store that goes on, or of a new one. Raises StoreError, OSError."""
+    """Return the manifest of a new or a continued store.
+
+    Raises StoreError, OSError.
+    """
     path = folder / MANIFEST
     if not path.exists():
         if folder.exists() and not folder.is_dir():
@@ -151,13 +160,13 @@ def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateM
             raise StoreError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
         return StateManifest(settings, size.document())
     old = read(folder)
-    if told := "; ".join(_differences(old.settings, settings)):
-        raise StoreError(f"{folder} was begun with other settings ({told}). Give the same, or another --out DIR")
+    if differences := "; ".join(_differences(old.settings, settings)):
+        raise StoreError(f"{folder} was begun with other settings ({differences}). Give the same, or another --out DIR")
     return old
 
 
 def read(folder: Path) -> StateManifest:
-    """The manifest as it lies there. Raises StoreError, OSError."""
+    """Return the manifest as stored. Raises StoreError, OSError."""
     path = folder / MANIFEST
     if not path.is_file():
         raise StoreError(f"{folder} holds no {MANIFEST}: give the folder that `states` wrote (its --out)")
@@ -199,7 +208,7 @@ def write(folder: Path, document: StateManifest) -> None:
 
 
 def with_attestation(document: StateManifest, attestation: str) -> StateManifest:
-    """The same with one attestation more, if it is a new one."""
+    """Return the manifest with this attestation added, if it is new."""
     return replace(document, attestations=tuple(dict.fromkeys((*document.attestations, attestation))))
 
 
