@@ -1,7 +1,7 @@
 """Hidden states of a target in this process.
 
-Guarantees: the target reads `prompt_ids + output_ids` exactly as they lie in the row (teacher forcing), with no text and
-no template between. `aux` are OUTPUTS of the 0-based layers low, mid and high: the residual stream before any norm.
+Guarantees: the target reads `prompt_ids + output_ids` exactly as they lie in the row (teacher forcing), with no text
+and no template between. `aux` are OUTPUTS of the 0-based layers low, mid and high: the residual stream before any norm.
 `last` is AFTER the final norm, what the head reads, at emitted positions alone, since the loss teaches successors of
 emitted tokens and reads no others.
 
@@ -104,8 +104,8 @@ class Target:
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
         """Return the rows with states, in order, on the target's device.
 
-        In `dtype`, or as computed. Rows of like length run together: at most `tokens_a_forward` tokens, or one row. Raises
-        StatesError.
+        In `dtype`, or as computed. Rows of like length run together: at most `tokens_a_forward` tokens, or one row.
+        Raises StatesError.
         """
         found: list[RowStates | None] = [None] * len(rows)
         with torch.no_grad():  # not inference_mode: the drafter's autograd keeps these states

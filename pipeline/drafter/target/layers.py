@@ -6,8 +6,8 @@ a boundary (the number of layers run), or as an index into `output_hidden_states
 Guarantees: three layers that exist, differ and ascend. Where the default numbers collide, engines silently take two
 states for three, so such targets are refused. Configs are written so that every engine reads the states that the
 drafter was trained on. One engine takes a number for a layer's output and another for the number of layers run, and one
-reads a key that the next ignores; so default layers are not written at all, and others are written under both keys, each
-in its own convention. Refuses layers that some engine would take for others, and a config with two readings.
+reads a key that the next ignores; so default layers are not written at all, and others are written under both keys,
+each in its own convention. Refuses layers that some engine would take for others, and a config with two readings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ from pipeline.records import Json
 Layers: TypeAlias = tuple[int, int, int]
 
 FEWEST_LAYERS = 7
+KEY = "eagle_aux_hidden_state_layer_ids"
+NESTED = "eagle_config"
+BOUNDARY_FAMILIES = ("deepseek", "kimi", "glm_moe_dsa", "glm4_moe_lite")
+"""Families whose nested ids SGLang reads as numbers of layers run, unless the first is 1."""
+OTHER_DEFAULT = ("minimax_m3",)
+"""Families whose default layers in SGLang are one above everybody else's."""
 
 
 class LayerError(Exception):
@@ -70,14 +76,6 @@ def _listed(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
 
 
-KEY = "eagle_aux_hidden_state_layer_ids"
-NESTED = "eagle_config"
-BOUNDARY_FAMILIES = ("deepseek", "kimi", "glm_moe_dsa", "glm4_moe_lite")
-"""Families whose nested ids SGLang reads as numbers of layers run, unless the first is 1."""
-OTHER_DEFAULT = ("minimax_m3",)
-"""Families whose default layers in SGLang are one above everybody else's."""
-
-
 class AuxIdsError(Exception):
     """Layers that cannot be served, or ids that do not say which are meant."""
 
@@ -115,13 +113,15 @@ def read_aux_ids(config: Mapping[str, Json], num_layers: int, model_type: str) -
             "of layers run, and vLLM's newer runner reads none of it. Name the layers with --layers LOW,MID,HIGH"
         )
     layers = require_layers([number - 1 for number in _numbers(top)], num_layers)
-    meanings = [_nested(layers, model_type)] if nested is not None else []
-    if layers[0] == 1 and model_type.startswith(BOUNDARY_FAMILIES):  # SGLang reads both as these layers
-        meanings.append([*boundaries(layers)])
-    if nested is not None and _numbers(nested) not in meanings:
-        raise AuxIdsError(
-            f"{KEY} {top} and {NESTED}.{KEY} {nested} name different states. Name the layers with --layers LOW,MID,HIGH"
-        )
+    if nested is not None:
+        numbers, meanings = _numbers(nested), [_nested(layers, model_type)]
+        if layers[0] == 1 and model_type.startswith(BOUNDARY_FAMILIES):  # SGLang reads both as these layers
+            meanings.append([*boundaries(layers)])
+        if numbers not in meanings:
+            raise AuxIdsError(
+                f"{KEY} {top} and {NESTED}.{KEY} {nested} name different states. "
+                "Name the layers with --layers LOW,MID,HIGH"
+            )
     return layers
 
 

@@ -31,6 +31,12 @@ from pipeline.records import Json
 
 FLAGS: Final = ("--disable-radix-cache", "--chunked-prefill-size", "-1")
 """Without these flags the server leaves out rows."""
+_REMEDY: Final = f"Start the server with {' '.join(FLAGS)}"
+SECONDS: Final = 600.0
+LAST_FLAGS: Final = ("--return-hidden-states-mode", "full", *FLAGS)
+NUMBERS: Final = ("version", "device", "dtype", "attention_backend")
+REPORTED: Final = (*NUMBERS, "model_path")
+"""What decides the numbers: both servers must report it, and alike."""
 
 BY_OUTPUT: Final = frozenset({"llama", "qwen2", "qwen3"})
 """Families where SGLang's id L means the output of layer L."""
@@ -96,9 +102,6 @@ def rows_of(meta: Mapping[str, Json], prompt_tokens: int, width: int) -> list[li
     return rows
 
 
-_REMEDY = f"Start the server with {' '.join(FLAGS)}"
-
-
 def _vector(part: Json) -> list[float]:
     if not isinstance(part, list) or not all(isinstance(number, int | float) for number in part):
         raise ServedStatesError("a row of states is no list of numbers")
@@ -106,13 +109,6 @@ def _vector(part: Json) -> list[float]:
         return [float(number) for number in part if isinstance(number, int | float)]
     except OverflowError:
         raise ServedStatesError("a row of states holds a number that no float is") from None
-
-
-SECONDS: Final = 600.0
-LAST_FLAGS: Final = ("--return-hidden-states-mode", "full", *FLAGS)
-NUMBERS: Final = ("version", "device", "dtype", "attention_backend")
-REPORTED: Final = (*NUMBERS, "model_path")
-"""What decides the numbers: both servers must report it, and alike."""
 
 
 class ServedTarget:
