@@ -193,10 +193,8 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         normed, states = self.input_layernorm(embedded), self.hidden_norm(fused)
         read = _next(rows, steps, tokens)
         near, places = read.unique(return_inverse=True)
-        query_embedded, pair_embedded = (
-            functional.linear(normed[near], query_token),
-            functional.linear(normed, pair_token),
-        )
+        query_embedded = functional.linear(normed[near], query_token)
+        pair_embedded = functional.linear(normed, pair_token)
         following = _next(torch.arange(tokens, device=rows.device), 1, tokens)[0]
         first = functional.linear(states, pair_state) + pair_embedded[following]
         key, value = attention.widen(attention.key_value(first, positions))
