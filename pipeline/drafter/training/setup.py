@@ -59,7 +59,7 @@ def set_up(
         data = read_training_data([Path("rows")], Path("target"), RowPolicy())
         with joined(torch.device("cpu")) as world:
             setup = set_up(data, Recipe(epochs=1), world, Sharing.DDP)
-            print(*sentences(setup, data), sep="\\n")
+            ending = train(setup.training, None, Intervals(), out, setup.told, show)
     """
     # Before any time is spent, refuse layers that no engine hands to a drafter.
     written_aux_ids(data.layers, data.facts.num_layers, data.facts.model_type)
