@@ -1,4 +1,4 @@
-"""Folders of proven rows, and whether they may be trained on together.
+"""Folders of proven rows, and whether they belong together.
 
 Guarantees: a folder is taken only if its shards are the bytes that its manifest names, each session names the
 attestation it ran under, and the tree stayed as attested. All folders must agree on format and vocabulary. Rows without
@@ -41,7 +41,10 @@ class RowFolder:
 
     @classmethod
     def read(cls, path: Path) -> RowFolder:
-        """Read the manifest and check that its files exist. Raises RowsError, OSError."""
+        """Read the manifest and check that its files exist.
+
+        Raises RowsError, OSError.
+        """
         try:
             document, sha256 = stored(path)
             require_files(path, document)
@@ -55,7 +58,7 @@ class RowFolder:
 
     @property
     def format(self) -> str:
-        """The format's name; empty where the model's own template rendered prompts."""
+        """The format's name; empty for the model's own template."""
         return str(self.document["settings"]["format"])
 
     @property
@@ -64,7 +67,7 @@ class RowFolder:
 
     @property
     def runs(self) -> tuple[Mapping[str, Any], ...]:
-        """The merged runs, or the folder's own run in the same form."""
+        """The merged runs, or the folder's own run alike."""
         if inputs := self.document.get("inputs"):
             return tuple(inputs)
         sessions = self.document["sessions"]
@@ -83,7 +86,7 @@ class RowFolder:
         return tuple(dict.fromkeys(named or [str(run["attestation"]) for run in self.runs]))
 
     def weights(self) -> tuple[str, ...]:
-        """Return digests of the weights that made the rows, where recorded.
+        """Return the recorded digests of the weights behind the rows.
 
         Only a local engine's manifest records them.
         """
@@ -91,7 +94,10 @@ class RowFolder:
         return tuple(dict.fromkeys(str(each) for each in named if each))
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows, one shard at a time. Raises RowsError for a changed shard."""
+        """Yield the rows, one shard at a time.
+
+        Raises RowsError for a changed shard.
+        """
         for shard in self.document["shards"]:
             yield _read_shard(self, self.path / shard["file"], shard)
 
@@ -171,9 +177,10 @@ def _require_proof(folder: RowFolder, *, accept_changed_tree: bool) -> None:
 
 
 def _require_agreement(folders: Sequence[RowFolder]) -> None:
-    """Refuse a run given twice, other vocabularies, and one attestation of two trees.
+    """Raise RowsError unless the folders fit each other.
 
-    Different attestations may meet, since runs lie weeks apart; one attestation is of one tree.
+    Refused are a run given twice, other vocabularies, and one attestation of two trees. Different attestations may
+    meet, since runs lie weeks apart; one attestation is of one tree.
     """
     runs: dict[str, RowFolder] = {}
     for folder in folders:
@@ -198,7 +205,10 @@ def _require_agreement(folders: Sequence[RowFolder]) -> None:
 
 
 def _read_shard(folder: RowFolder, path: Path, shard: Mapping[str, Any]) -> pa.Table:
-    """Return one shard's table. Raises RowsError unless it is what the manifest says."""
+    """Return a shard's table, checked against the manifest.
+
+    Raises RowsError, OSError.
+    """
     data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != shard["sha256"]:
         raise RowsError(f"{path} was changed since it was written. Put it back, or leave {folder.path} out")

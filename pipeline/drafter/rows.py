@@ -1,4 +1,4 @@
-"""Training rows: the exact ids of proven rows and their emitted-token mask.
+"""Training rows: exact ids and their emitted-token mask.
 
 Guarantees: ids are prompt ids and output ids, concatenated and unchanged. The mask is True on the output ids alone:
 the end token is in; a prefilled `<think>` belongs to the prompt and is out. A row that the policy leaves out is counted
@@ -35,7 +35,7 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """Which rows to train on: weakest evidence, and most tokens a row."""
+    """Which rows to train on, by evidence and length."""
 
     min_evidence: Evidence = Evidence.STREAM_DELTAS
     longest: int | None = None
@@ -44,7 +44,7 @@ class RowPolicy:
         return {"min_evidence": str(self.min_evidence), "longest": self.longest}
 
     def refuses(self, entry: StoredRow) -> LeftOut | None:
-        """Return why the row is left out; None where it is taken."""
+        """Return why the row is left out; None if taken."""
         if STRENGTH[entry.evidence] < STRENGTH[str(self.min_evidence)]:
             return LeftOut.WEAK_EVIDENCE
         if not entry.emitted:
@@ -54,7 +54,7 @@ class RowPolicy:
         return None
 
     def remedy(self, left_out: Mapping[str, int]) -> str:
-        """Say what would take the rows that were mostly left out."""
+        """Say what would take most of the left-out rows."""
         most = max(left_out, key=lambda reason: left_out[reason], default="")
         if most == LeftOut.WEAK_EVIDENCE:
             return "--min-evidence counted takes the weakest grade too, at its stated risk"
@@ -66,9 +66,9 @@ class RowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row: `ids` [T] int64 and `mask` [T] bool, on the CPU.
+    """One row as tensors on the CPU.
 
-    `mask` is True exactly on emitted tokens.
+    `ids` [T] int64; `mask` [T] bool, True exactly on emitted tokens.
     """
 
     id: str
@@ -84,7 +84,10 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row in memory: `ids` int32 [T]; the first `prompt` are the prompt."""
+    """A row in memory.
+
+    `ids` [T] int32, of which the first `prompt` are the prompt.
+    """
 
     id: str
     ids: np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -98,7 +101,10 @@ class StoredRow:
 
 
 class TrainingRows(Sequence[TrainingRow]):
-    """The rows to train on, in folder order, and what was left out."""
+    """The rows to train on, in folder order.
+
+    Rows that were left out are counted by reason.
+    """
 
     def __init__(
         self, entries: Sequence[StoredRow], folders: Sequence[RowFolder], policy: RowPolicy, left_out: Mapping[str, int]
@@ -142,7 +148,10 @@ class TrainingRows(Sequence[TrainingRow]):
 
     @property
     def sha256(self) -> str:
-        """Digest of every row's id, ids and prompt length, in order."""
+        """Digest of each row's id, ids and prompt length.
+
+        In the order of the rows.
+        """
         digest = hashlib.sha256()
         for entry in self.entries:
             name = entry.id.encode("utf-8", "surrogatepass")
@@ -154,7 +163,7 @@ class TrainingRows(Sequence[TrainingRow]):
         return max(int(entry.ids.max()) for entry in self.entries)
 
     def risk(self) -> str | None:
-        """Describe the risk of rows graded `counted`; None without such rows."""
+        """Describe the risk of `counted` rows; None without any."""
         counted = self.evidence[str(Evidence.COUNTED)]
         return counted_risk(self.folders, counted) if counted else None
 
@@ -206,7 +215,10 @@ def read_rows(
 
 
 def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
-    """Yield a shard's rows. Raises RowsError for a negative id or incomplete spans."""
+    """Yield a shard's rows.
+
+    Raises RowsError for a negative id or incomplete spans.
+    """
     names, grades, datasets, spans = (table.column(name).to_pylist() for name in ("id", "evidence", "dataset", "spans"))
     prompts, outputs = _id_lists(table, "prompt_ids"), _id_lists(table, "output_ids")
     for name, grade, dataset, own, prompt, output in zip(names, grades, datasets, spans, prompts, outputs, strict=True):

@@ -84,7 +84,7 @@ def evaluate(
         drafter = Contender("eagle3", DrafterDrafting(load_drafter(folder, target.facts, target.embedding)))
         verifier = Verifier(target)
         trials = evaluate(verifier, [drafter], [parse_shape("chain:4")], prompts, Limits(128, verifier.end_ids))
-        print(*table_of(trials), sep="\n")
+        report = document_of(trials)
     """
     if questions:
         decode_plainly(verifier, questions[0].ids, limits)

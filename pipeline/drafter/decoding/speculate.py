@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """An answer ends at one of `end_ids`, included, or after `max_tokens`."""
+    """When an answer ends.
+
+    At one of `end_ids`, which it includes, or after `max_tokens`.
+    """
 
     max_tokens: int
     end_ids: frozenset[int]
@@ -54,7 +57,10 @@ class Round:
 
     @classmethod
     def of(cls, tree: Tree, new: Ids, end_ids: frozenset[int]) -> Round:
-        """Return the round that yielded `new`: accepted tokens and the target's own."""
+        """Return the round that yielded these tokens.
+
+        `new` are the accepted tokens and the target's own.
+        """
         deepest = max(tree.depths(), default=0)
         end = next((at for at, token in enumerate(new) if token in end_ids), None)
         if end is None:

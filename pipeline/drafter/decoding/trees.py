@@ -24,10 +24,10 @@ class ShapeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Each node at depth d has `widths[d]` children; the root's depth is 0.
+    """How many children each node has, by depth.
 
-    With a `beam` only that many nodes of a depth have children, those with the best scores; with `keep` only that many
-    nodes remain at the end.
+    A node at depth d has `widths[d]` children; the root's depth is 0. With a `beam` only that many nodes of a depth
+    have children, those with the best scores; with `keep` only that many nodes remain at the end.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Tree:
         return self.parents == tuple(range(ROOT, len(self.parents) - 1))
 
     def path(self, node: int) -> tuple[int, ...]:
-        """Return the nodes from below the root to this one, included."""
+        """Return the path from below the root to this node."""
         nodes: list[int] = []
         while node != ROOT:
             nodes.append(node)
@@ -76,7 +76,7 @@ class Tree:
         return tuple(reversed(nodes))
 
     def depths(self) -> tuple[int, ...]:
-        """Return the depth of each node; 1 right below the root."""
+        """Return each node's depth, 1 right below the root."""
         found: list[int] = []
         for parent in self.parents:
             found.append(1 if parent == ROOT else found[parent] + 1)
@@ -160,7 +160,7 @@ def accepted(tree: Tree, wanted: Sequence[int]) -> tuple[tuple[int, ...], int]:
 
 
 def _best(nodes: Sequence[int], scores: Mapping[int, float], number: int | None) -> list[int]:
-    """Return the best `number` of these nodes, in their own order.
+    """Return the best nodes by score, in their own order.
 
     Ties go to the earlier node, so that no child outlives its parent.
     """

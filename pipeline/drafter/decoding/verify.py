@@ -1,4 +1,4 @@
-"""The target's side of a round: passes over its key-value cache.
+"""The target's side of a round: passes over its cache.
 
 Guarantees: plain and speculative decoding take their tokens from the same pass of the same cache, so that they differ
 only in what is fed; the states that the drafter reads come from the hooks that make its training data. Refuses targets
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class VerifyError(Exception):
-    """A target that cannot verify drafts, or a prompt without room."""
+    """A target that cannot verify, or a prompt without room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Verifier:
         return self._run((token, *tree.tokens), _mask(tree, self._length, self.target.head.dtype), [0, *tree.depths()])
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep the checked token and the nodes of this path alone."""
+        """Keep the checked token and this path, drop the rest."""
         kept = [0, *(1 + node for node in path)]
         for layer in self._cache.layers:
             layer.keys = _kept(layer.keys, self._length, kept)
@@ -118,9 +118,9 @@ class Verifier:
 
 
 def _mask(tree: Tree, past: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the attention mask of a tree, [1, 1, rows, past + rows].
+    """Return the attention mask of a tree.
 
-    A row (the token, or a node) attends everything accepted, its own path and itself.
+    Shape [1, 1, rows, past + rows]. A row (the token, or a node) attends everything accepted, its own path and itself.
     """
     rows = 1 + len(tree.tokens)
     allowed = torch.zeros(rows, past + rows, dtype=torch.bool)

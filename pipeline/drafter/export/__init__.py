@@ -1,4 +1,4 @@
-"""Drafters and rows in the formats of SGLang, vLLM, speculators and SpecForge.
+"""Drafters and rows in the formats of other programs.
 
 Guarantees: what is written is complete or absent, and was checked first: names, shapes, types, vocabulary, layers. What
 is read back is a drafter of the target that was given. Refuses every variant but plain EAGLE-3.

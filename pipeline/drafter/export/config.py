@@ -1,4 +1,4 @@
-"""The config.json of a served drafter, to and from the drafter's own.
+"""The config.json of a served drafter, written and read.
 
 Guarantees: SGLang and vLLM read from it the drafter that was trained. The rotary base is written in both forms, the old
 keys and the new; `draft_vocab_size` is always written, since SGLang reads it unconditionally; the longest position is
@@ -60,7 +60,7 @@ def served_config(config: DrafterConfig, target: TargetFacts, dtype: str) -> dic
 
 
 def layer_config(config: DrafterConfig, dtype: str) -> dict[str, Json]:
-    """Return the Llama keys of the layer, embedding and rotary base."""
+    """Return the Llama keys of layer, embedding and rotary base."""
     return {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -182,7 +182,7 @@ def _number(document: Mapping[str, Json], name: str) -> int:
 
 
 def _finite(value: Json) -> float | None:
-    """Return the value as a finite number above 0, else None."""
+    """Return the value as a finite positive number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

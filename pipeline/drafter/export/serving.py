@@ -121,9 +121,9 @@ def load_drafter(
 
 
 def trained_on(folder: Path) -> str | None:
-    """Return the sha256 of the weights the drafter was exported for.
+    """Return the weights' sha256 of the drafter's own target.
 
-    Of the target's weights; None where it is not recorded.
+    None where it is not recorded.
     """
     path = folder / PROVENANCE
     if not path.is_file():
@@ -169,7 +169,10 @@ def write_directory(out: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read_object(path: Path) -> dict[str, Json]:
-    """Read a JSON object of a drafter's directory. Raises ExportError, OSError."""
+    """Read a JSON object of a drafter's directory.
+
+    Raises ExportError, OSError.
+    """
     if not path.is_file():
         raise ExportError(f"{path.parent} holds no {path.name}. Give a drafter's directory")
     try:

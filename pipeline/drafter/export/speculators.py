@@ -44,7 +44,7 @@ VERIFIER = "verifier_"
 
 
 class SpeculatorsFormatError(Exception):
-    """A speculators directory of no plain EAGLE-3 drafter for this target."""
+    """A directory without a plain EAGLE-3 drafter of this target."""
 
 
 def to_speculators(
@@ -78,7 +78,7 @@ def to_speculators(
 
 
 def from_speculators(folder: Path, out: Path, target: TargetFacts, embedding: torch.Tensor) -> None:
-    """Write a speculators directory as a new one that SGLang loads.
+    """Convert a speculators directory to one that SGLang loads.
 
     Raises as `to_speculators`.
     """

@@ -26,7 +26,7 @@ ACCOUNT = "rows.manifest"
 
 
 class TrainingInputError(Exception):
-    """A row that a loader would drop, or a folder in use."""
+    """A row that loaders drop, or a folder in use."""
 
 
 @dataclass(slots=True)

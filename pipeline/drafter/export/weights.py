@@ -48,7 +48,7 @@ def shapes_of(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
 
 
 def check_weights(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
-    """Raise WeightsError unless the tensors are a drafter's of this config.
+    """Raise WeightsError unless these are the config's tensors.
 
     None may be missing, foreign, of another shape or type, or not finite.
     """

@@ -37,9 +37,9 @@ Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Queries [query, query + length) that are neighbouring rows of a document.
+    """Queries of neighbouring rows of a document.
 
-    The rows are [first, first + length); the document begins at `start`.
+    Queries [query, query + length) are rows [first, first + length); the document begins at `start`.
     """
 
     start: int
@@ -73,7 +73,7 @@ def attend(
     own: Sequence[tuple[torch.Tensor, torch.Tensor]],
     parts: Sequence[Segment],
 ) -> torch.Tensor:
-    """Return the attention output [H, A, d] of queries [H, A, d].
+    """Return the attention output of the queries, [H, A, d].
 
     `key` and `value` [H, N, d] are of step 0, for all rows. `own` holds keys and values [H, A, d] of each later step,
     of the query's own row. Scores are divided by the root of d.
@@ -141,9 +141,9 @@ def _views(segment: Segment) -> Iterator[tuple[slice, slice, bool]]:
 def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: Sequence[Segment]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return output [H, A, d] and log-sum-exp [H, A] over step-0 keys.
+    """Return output and log-sum-exp over the step-0 keys.
 
-    Both are at least float32.
+    [H, A, d] and [H, A], at least float32.
     """
     kernel = kernel_for(query)
     out = torch.empty_like(query, dtype=wide(query[:0]).dtype)
@@ -188,14 +188,17 @@ class Kernel(Protocol):
     """
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> Out:
-        """Return output [H, q, d] and log-sum-exp [H, q], at least float32."""
+        """Return output [H, q, d] and log-sum-exp [H, q].
+
+        Both are at least float32.
+        """
 
     def backward(self, grad: torch.Tensor, saved: Saved, *, causal: bool) -> Grads:
         """Return gradients of query, key and value."""
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor in float32, or in float64 as it is."""
+    """Return the tensor in float32; float64 stays."""
     return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
@@ -227,7 +230,10 @@ class PlainKernel:
 
     @staticmethod
     def _scores(query: torch.Tensor, key: torch.Tensor, first: int | None) -> torch.Tensor:
-        """Return scores [H, q, n]; with `first`, query i sees up to first + i."""
+        """Return scores, [H, q, n].
+
+        With `first`, query i sees keys up to first + i.
+        """
         score = wide(query) @ wide(key).transpose(1, 2) / math.sqrt(query.shape[-1])
         if first is not None:
             rows = torch.arange(query.shape[1], device=query.device)[:, None] + first

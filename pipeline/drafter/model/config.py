@@ -52,7 +52,7 @@ class DrafterConfig:
 
 
 def drafter_config(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
-    """Return the config of a drafter as wide as its target.
+    """Return the config of a drafter sized like its target.
 
     `config` is the text model's Hugging Face configuration. The rotary base is the target's and is written into the
     drafter's own config.json, since it is trained with it. Raises DrafterConfigError where the draft vocabulary is

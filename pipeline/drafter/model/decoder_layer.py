@@ -25,7 +25,10 @@ Heads = tuple[torch.Tensor, torch.Tensor]
 
 
 class DraftCache:
-    """Keys and values of decoded tokens, [B, kv heads, n, head_dim] each."""
+    """Keys and values of decoded tokens.
+
+    Each is [B, kv heads, n, head_dim].
+    """
 
     def __init__(self) -> None:
         self.keys: torch.Tensor | None = None
@@ -76,7 +79,10 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyp
 
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Root mean square norm, in the weights' precision even under autocast."""
+    """Root mean square norm, never in autocast's precision.
+
+    In the precision of its weights.
+    """
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -129,19 +135,22 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return self.q_proj.weight.chunk(2, 1), joined.chunk(2, 1)
 
     def query(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Map [.., n, heads * head_dim] to rotated queries [.., heads, n, head_dim]."""
+        """Split into rotated queries.
+
+        [.., n, heads * head_dim] to [.., heads, n, head_dim].
+        """
         return self._rotate(self._split(projected), positions)
 
     def key_value(self, projected: torch.Tensor, positions: torch.Tensor) -> Heads:
-        """Split into rotated keys and values, [.., kv heads, n, head_dim].
+        """Split into rotated keys and values.
 
-        The input is [.., n, 2 * kv heads * head_dim].
+        [.., n, 2 * kv heads * head_dim] to [.., kv heads, n, head_dim] each.
         """
         key, value = projected.chunk(2, -1)
         return self._rotate(self._split(key), positions), self._split(value)
 
     def widen(self, pair: Heads) -> Heads:
-        """Return keys and values with one head for each query head."""
+        """Repeat keys and values to one head a query head."""
         groups = self.heads // self.kv_heads
         return pair if groups == 1 else (pair[0].repeat_interleave(groups, -3), pair[1].repeat_interleave(groups, -3))
 
@@ -182,11 +191,11 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         starts: Sequence[int],
         steps: int,
     ) -> list[torch.Tensor]:
-        """Return states [A, h] of `rows` after each step of training-time test.
+        """Run training-time test; return states by step.
 
-        `rows` [A] ascend. `embedded` and `fused` [N, h] are of all tokens, `positions` [N] within their documents,
-        which begin at `starts`. Row r reads token r + 1 + k at step k; past the last token it reads the last token
-        again.
+        States [A, h] are those of `rows` [A], which ascend. `embedded` and `fused` [N, h] are of all tokens,
+        `positions` [N] within their documents, which begin at `starts`. Row r reads token r + 1 + k at step k; past the
+        last token it reads the last token again.
         """
         attention, parts, tokens = self.self_attn, segments(rows, starts), len(embedded)
         (query_token, query_state), (pair_token, pair_state) = attention.halves()
@@ -243,9 +252,9 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def _next(rows: torch.Tensor, steps: int, tokens: int) -> torch.Tensor:
-    """Return the token that each row reads at each step, int64 [steps, A].
+    """Return the token that each row reads, by step.
 
-    No supervised row reads past the last token.
+    Int64 [steps, A]. No supervised row reads past the last token.
     """
     ahead = torch.arange(1, steps + 1, device=rows.device)[:, None]
     return (rows[None] + ahead).clamp(max=tokens - 1)

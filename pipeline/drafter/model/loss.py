@@ -70,7 +70,10 @@ def document_starts(batch: PackedBatch) -> torch.Tensor:
 
 
 def present(batch: PackedBatch, positions: torch.Tensor, steps: int) -> torch.Tensor:
-    """Whether step k has the row of each teacher position, bool [steps, S]."""
+    """Return which steps have the row of each teacher position.
+
+    Bool [steps, S].
+    """
     rows = positions[None] - 1 - torch.arange(steps, device=positions.device)[:, None]
     return rows >= document_starts(batch)[positions]
 
@@ -86,10 +89,10 @@ def counts(batch: PackedBatch, mode: MaskMode, steps: int) -> torch.Tensor:
 
 
 def scales(total: torch.Tensor, mode: MaskMode, decay: float) -> torch.Tensor:
-    """Return each step's factor for its sum of losses, float64 [steps].
+    """Return each step's factor for its sum of losses.
 
-    It is decay ** k over the mean's denominator. `total` is `counts` over everything that one optimiser step sees. A
-    step without rows has factor 0.
+    Float64 [steps]: decay ** k over the mean's denominator. `total` is `counts` over everything that one optimiser step
+    sees. A step without rows has factor 0.
     """
     smallest = 1e-5 if mode is MaskMode.SPECULATORS else 0.0
     weights = decay ** torch.arange(len(total), dtype=torch.float64)
@@ -98,9 +101,9 @@ def scales(total: torch.Tensor, mode: MaskMode, decay: float) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """The target's head: all rows [V, h], and draft rows [D, h].
+    """The target's head, whole and over the draft vocabulary.
 
-    Draft rows are in the order of draft ids.
+    All rows [V, h], and draft rows [D, h] in the order of draft ids.
     """
 
     head: torch.Tensor
@@ -220,7 +223,10 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _taught(
     last: torch.Tensor, teacher: Teacher, present: torch.Tensor, options: _Options
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return teacher distribution [C, D], counted rows [K, C], nameable teachers [C]."""
+    """Compute what the teacher says of a chunk.
+
+    Its distribution [C, D], which rows count [K, C], and whose likeliest token the draft vocabulary has [C].
+    """
     probabilities = _wide(last @ teacher.draft_rows.to(last.dtype).T).softmax(-1)
     named = torch.ones(len(last), dtype=torch.bool, device=last.device)
     if (options.named_only or options.exact) and not teacher.is_whole:
@@ -236,9 +242,9 @@ def _slope(
     figures: torch.Tensor,
     options: _Options,
 ) -> torch.Tensor:
-    """Add a chunk's figures and return the loss's slope by logits.
+    """Add a chunk's figures; return the slope by logits.
 
-    The slope is [K * C, D].
+    The slope of each row's loss, [K * C, D].
     """
     steps, rows = kept.shape
     found = _wide(logits).view(steps, rows, -1)

@@ -1,4 +1,4 @@
-"""The EAGLE-3 drafter: fused target states, one decoder layer, a head.
+"""The EAGLE-3 drafter: fused states, one decoder layer, a head.
 
 Guarantees: the layer, its names and its order are those that SGLang and vLLM load (`midlayer.*`, embedding first, the
 residual is the state before its norm, the state fed back is the one before `norm`). The embedding is the target's,
@@ -83,10 +83,10 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         *,
         exact: bool = False,
     ) -> TttResult:
-        """Run training-time test over a batch, one step per entry of `scales`.
+        """Run training-time test over a batch.
 
-        The loss is sum_k scales[k] * sums[k]. With `exact`, a row is right only if the drafter's token is the target's
-        likeliest of all.
+        It takes one step per entry of `scales` [K]; the loss is sum_k scales[k] * sums[k]. With `exact`, a row is right
+        only if the drafter's token is the target's likeliest of all.
         """
         steps = len(scales)
         positions = teacher_positions(batch, mode)
@@ -124,12 +124,15 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return states
 
     def fuse(self, aux: torch.Tensor) -> torch.Tensor:
-        """Fuse the target's three states [.., 3h'] into one [.., h]."""
+        """Fuse the target's three states, [.., 3h'] to [.., h]."""
         fused: torch.Tensor = self.fc(aux.to(self.fc.weight.dtype))
         return fused.to(self.fc.weight.dtype)  # the residual keeps the weights' precision under autocast
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Return logits over the draft vocabulary, [.., D], of layer states."""
+        """Return logits over the draft vocabulary, [.., D].
+
+        `states` are as the layer gives them.
+        """
         scores: torch.Tensor = self.lm_head(self.norm(states))
         return scores
 

@@ -1,4 +1,4 @@
-"""Hidden states of the target on disk, as training reads them.
+"""Hidden states of the target on disk.
 
 Guarantees: a store is begun once, continues only under its settings, has the same bytes however often it was stopped,
 and every byte that is read is checked against a hash.

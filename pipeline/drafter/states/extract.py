@@ -74,7 +74,10 @@ class ExtractionPlan:
         return settings_of(self.facts, self.layers, self.rows, self.dtype, self.computed, self.bytes_a_shard)
 
     def shards(self) -> list[range]:
-        """Return the rows of each shard: up to its bytes, at least one."""
+        """Return the rows of each shard.
+
+        As many as fit into its bytes, at least one.
+        """
         found: list[range] = []
         start = taken = 0
         for index, entry in enumerate(self.rows.entries):
@@ -87,7 +90,7 @@ class ExtractionPlan:
 
 
 def require_room(plan: ExtractionPlan, out: Path, *, free: int | None = None) -> None:
-    """Raise StoreError unless the rest of the store fits the disk.
+    """Raise StoreError unless the store fits on the disk.
 
     `free` is the room in bytes; by default what the disk reports.
     """
@@ -107,7 +110,7 @@ def require_room(plan: ExtractionPlan, out: Path, *, free: int | None = None) ->
 def extract(
     plan: ExtractionPlan, target: StatesBackend, out: Path, *, attestation: str, progress: Callable[[int], None]
 ) -> StateManifest:
-    """Write the missing shards of a store and return its manifest.
+    """Write the missing shards and return the manifest.
 
     `progress` receives the number of rows written so far. Raises StoreError, OSError.
 

@@ -36,7 +36,7 @@ IDS_A_TOKEN = 4
 
 
 class StoreError(Exception):
-    """A store that contradicts its manifest, differs in settings, or lacks room."""
+    """A changed, unfinished, differing or too large store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ class StoreSize:
 
 
 def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> StoreSize:
-    """Count three states and an id a token, one state an emitted token."""
+    """Return the exact size of the states.
+
+    Three states and an id a token, and one state an emitted token.
+    """
     one, ids = hidden_size * dtype.itemsize, IDS_A_TOKEN * tokens
     return StoreSize(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
 
@@ -124,7 +127,10 @@ def computed_with(dtype: torch.dtype, device: torch.device) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StateShard:
-    """One file of a store. `header_sha256` is of the part that says where each row lies and what its bytes hash to."""
+    """One file of a store.
+
+    `header_sha256` covers the header, which has the place and the hashes of each row.
+    """
 
     file: str
     sha256: str
@@ -137,7 +143,10 @@ class StateShard:
 
 @dataclass(frozen=True, slots=True)
 class StateManifest:
-    """A store's manifest. `attestations` are those under which its sessions ran."""
+    """A store's manifest.
+
+    `attestations` are those that its sessions ran under.
+    """
 
     settings: Mapping[str, Any]
     size: Mapping[str, Json]
@@ -208,7 +217,7 @@ def write(folder: Path, document: StateManifest) -> None:
 
 
 def with_attestation(document: StateManifest, attestation: str) -> StateManifest:
-    """Return the manifest with this attestation added, if it is new."""
+    """Return the manifest with this attestation among its own."""
     return replace(document, attestations=tuple(dict.fromkeys((*document.attestations, attestation))))
 
 

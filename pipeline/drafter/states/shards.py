@@ -39,7 +39,7 @@ LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class PlacedRow:
-    """A row in a shard header: sizes and hashes of its bytes."""
+    """A row's sizes and hashes, from a shard header."""
 
     id: str
     dataset: str
@@ -51,9 +51,9 @@ class PlacedRow:
 
 
 def shard_bytes(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> bytes:
-    """Return a shard of these rows; the same rows give the same bytes.
+    """Return a shard of these rows.
 
-    States keep the dtype they have.
+    The same rows give the same bytes. States keep the dtype they have.
     """
     tensors = {
         "ids": torch.cat([row.ids for row in rows]).to("cpu", torch.int32),
@@ -120,7 +120,10 @@ class StateStore:
         return _Rows(self)
 
     def rows(self, indices: Sequence[int]) -> list[RowStates]:
-        """Return these rows with states, in order. Raises StoreError for a changed byte."""
+        """Return these rows with states, in this order.
+
+        Raises StoreError for a changed byte.
+        """
         found: list[RowStates] = []
         for index in indices:
             shard, place, placed = self._find(index)

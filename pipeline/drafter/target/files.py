@@ -50,7 +50,10 @@ class TargetFacts:
 
 
 def target_facts(directory: Path) -> TargetFacts:
-    """Read the config and hash config and weights. Raises TargetError, OSError."""
+    """Read the config and hash config and weights.
+
+    Raises TargetError, OSError.
+    """
     path = directory / "config.json"
     if not path.is_file() or not any(directory.glob("*.safetensors")):
         raise TargetError(f"{directory} holds no config.json with *.safetensors: give the target's directory")

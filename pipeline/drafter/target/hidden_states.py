@@ -66,7 +66,10 @@ class StateSource(Protocol):
 
 @dataclass(slots=True)
 class Target:
-    """A causal language model with frozen weights, and the layers read."""
+    """A causal language model with frozen weights.
+
+    `layers` are those whose outputs are read.
+    """
 
     facts: TargetFacts
     model: Any
@@ -102,10 +105,10 @@ class Target:
         return self.head.device
 
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
-        """Return the rows with states, in order, on the target's device.
+        """Return the rows with their states, in order.
 
-        In `dtype`, or as computed. Rows of like length run together: at most `tokens_a_forward` tokens, or one row.
-        Raises StatesError.
+        On the target's device, in `dtype` or as computed. Rows of like length run together: at most `tokens_a_forward`
+        tokens, or one row. Raises StatesError.
         """
         found: list[RowStates | None] = [None] * len(rows)
         with torch.no_grad():  # not inference_mode: the drafter's autograd keeps these states
@@ -116,7 +119,10 @@ class Target:
 
     @contextmanager
     def captured(self) -> Iterator[dict[int, torch.Tensor]]:
-        """Collect the layers' outputs, each [B, T, h], of the last run inside."""
+        """Collect the outputs of the layers, by layer.
+
+        Each is [B, T, h], of what the model last ran inside the block.
+        """
         found: dict[int, torch.Tensor] = {}
 
         def keep(layer: int) -> Any:  # noqa: ANN401 - a hook, as torch takes it
@@ -148,7 +154,10 @@ class Target:
             yield RowStates(row.id, row.ids.to(self.device), mask, own, emitted)
 
     def _run(self, ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return layer outputs, each [B, T, h], and the last normed state."""
+        """Return outputs of the layers, and the last state.
+
+        Each is [B, T, h]; the last is after the final norm.
+        """
         with self.captured() as outputs:
             last = self._decoder(input_ids=ids, use_cache=False).last_hidden_state
         return [outputs[layer] for layer in self.layers], last
@@ -278,9 +287,9 @@ def computing_dtype(facts: TargetFacts, device: torch.device) -> torch.dtype:
 
 
 def device_named(name: str | None) -> torch.device:
-    """Return the named device; by default a GPU, else the CPU.
+    """Return the named device, or the best one.
 
-    Raises TargetError.
+    By default a GPU where there is one, else the CPU. Raises TargetError.
     """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -292,9 +301,9 @@ def device_named(name: str | None) -> torch.device:
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Group indices by like length, each group within `most` padded tokens.
+    """Group indices of rows by like length.
 
-    A longer row is a group of its own. Lengths alone decide.
+    A group has at most `most` padded tokens, or one row. Lengths alone decide.
     """
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda place: (lengths[place], place)):

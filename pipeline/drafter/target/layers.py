@@ -33,9 +33,9 @@ class LayerError(Exception):
 
 
 def aux_layers(num_layers: int) -> Layers:
-    """Return the default of public trainers: layers 1, n//2 - 1, n - 4.
+    """Return the default layers of public trainers.
 
-    Raises LayerError for fewer than 7 layers.
+    They are 1, n//2 - 1 and n - 4 of n layers. Raises LayerError for fewer than 7 layers.
     """
     chosen = (1, num_layers // 2 - 1, num_layers - 4)
     if num_layers < FEWEST_LAYERS:
@@ -47,7 +47,10 @@ def aux_layers(num_layers: int) -> Layers:
 
 
 def require_layers(layers: Sequence[int], num_layers: int) -> Layers:
-    """Return three named layers. Raises LayerError unless they exist and ascend."""
+    """Return three named layers that exist and ascend.
+
+    Raises LayerError otherwise.
+    """
     if len(layers) != 3:  # noqa: PLR2004 - EAGLE-3 fuses three
         raise LayerError(f"{len(layers)} layers were named ({_listed(layers)}): give three with --layers LOW,MID,HIGH")
     low, mid, high = layers
@@ -65,9 +68,9 @@ def layers_of(num_layers: int, named: Sequence[int] | None = None) -> Layers:
 
 
 def boundaries(layers: Sequence[int]) -> tuple[int, ...]:
-    """Return the layers as numbers of layers run, one more each.
+    """Return the layers as numbers of layers run.
 
-    vLLM and speculators count like this.
+    One more each, as vLLM and speculators count.
     """
     return tuple(layer + 1 for layer in layers)
 
@@ -77,7 +80,7 @@ def _listed(layers: Sequence[int]) -> str:
 
 
 class AuxIdsError(Exception):
-    """Layers that cannot be served, or ids that do not say which are meant."""
+    """Layers that cannot be served, or ambiguous ids."""
 
 
 def written_aux_ids(layers: Layers, num_layers: int, model_type: str) -> dict[str, Json]:

@@ -70,7 +70,10 @@ def layer_ids(model_type: str, outputs: Sequence[int], num_layers: int) -> tuple
 
 
 def flags(model_type: str, outputs: Sequence[int], num_layers: int) -> tuple[str, ...]:
-    """Return the server's flags for these layers; they load no drafter."""
+    """Return the server's flags for these layers.
+
+    No drafter is loaded by them.
+    """
     ids = map(str, layer_ids(model_type, outputs, num_layers))
     aux = ("--enable-return-aux-hidden-states", "--speculative-algorithm", "EAGLE3")
     return (*aux, "--return-aux-hidden-state-layer-ids", *ids, *FLAGS)
@@ -138,9 +141,9 @@ class ServedTarget:
         self._http.close()
 
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
-        """Return the rows with states, in order; in `dtype`, or float32.
+        """Return the rows with their states, in order.
 
-        Raises ServedStatesError.
+        In `dtype`, or float32. Raises ServedStatesError.
         """
         width, kept = self.facts.hidden_size, dtype or torch.float32
         found: list[RowStates] = []
@@ -154,9 +157,9 @@ class ServedTarget:
         return found
 
     def _row_states(self, url: str, row: TrainingRow, width: int) -> torch.Tensor:
-        """Return states of all tokens of a row, float32 [T, width].
+        """Return states of all tokens of a row.
 
-        One more token is sampled, which has no state.
+        Float32 [T, width]. One more token is sampled, which has no state.
         """
         ids = row.ids.tolist()
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}}
@@ -188,9 +191,9 @@ class ServedTarget:
         self._require_weights(self._last_url, last)
 
     def _require_weights(self, url: str, info: Mapping[str, Any]) -> None:
-        """Compare the weights if the server's directory is on this machine.
+        """Compare the weights where the server's directory is here.
 
-        Behind a tunnel it is not.
+        Behind a tunnel it is not. Raises ServedStatesError.
         """
         folder = Path(str(info.get("model_path")))
         if folder.is_absolute() and folder.is_dir() and weights_sha256(folder) != self.facts.weights_sha256:

@@ -1,8 +1,9 @@
-"""Checkpoints: everything a training needs to continue as if never stopped.
+"""Checkpoints: all that a training needs to continue.
 
-Guarantees: a checkpoint is whole or absent, whatever kills the program. What is read is what was written: each file's
-hash is in `state.json`, which has a hash of its own. Weights and moments are float32 as trained, however the work was
-shared. A changed checkpoint is refused and named, never skipped silently.
+A continued training is as if it had never stopped. Guarantees: a checkpoint is whole or absent, whatever kills the
+program. What is read is what was written: each file's hash is in `state.json`, which has a hash of its own. Weights and
+moments are float32 as trained, however the work was shared. A changed checkpoint is refused and named, never skipped
+silently.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training data: proven rows, or a store of their hidden states.
+"""Training data: proven rows, or a store of states.
 
 With rows, the target computes states as training goes. Guarantees: the policy (evidence, length) applies to rows and
 stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
@@ -117,9 +117,9 @@ def is_store(path: Path) -> bool:
 
 
 def open_states(data: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> OpenedStates:
-    """Open the source of states; a target that runs computes in `dtype`.
+    """Open the source of states.
 
-    Raises TargetError, OSError.
+    A target that runs computes in `dtype`. Raises TargetError, OSError.
     """
     facts = data.facts
     if data.store is not None:
@@ -144,9 +144,10 @@ def frequencies(source: StateSource, rows: Sequence[int], vocabulary: int) -> to
 
 
 def control_ids(data: TrainingData) -> list[int]:
-    """Return the control tokens in use, those of the rows' format.
+    """Return the control tokens that are in use.
 
-    Without a format, those that the target's own vocabulary calls special. Raises FormatError, TokenizerError.
+    Those of the rows' format; without a format, those that the target's own vocabulary calls special. Raises
+    FormatError, TokenizerError.
     """
     directory, size = data.facts.directory, data.facts.vocab_size
     vocabulary = directory / "tokenizer.json"

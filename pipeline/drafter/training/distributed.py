@@ -66,9 +66,9 @@ class World:
         return found
 
     def first(self, work: Callable[[], Value]) -> Value:
-        """Run `work` in the first process; return its result in all.
+        """Run `work` in the first process, for all.
 
-        What it raises there is raised in all.
+        All get its result, or what it raises.
         """
         if self.size == 1:
             return work()
@@ -95,9 +95,10 @@ class World:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """Join the processes that torchrun's variables name, and leave at the end.
+    """Join the processes that torchrun's variables name.
 
-    Without the variables there is one process. A GPU is this process's own, by its local rank. Raises WorldError.
+    They are left at the end; without the variables there is one process. A GPU is this process's own, by its local
+    rank. Raises WorldError.
     """
     size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if device.type == "cuda":
@@ -144,7 +145,7 @@ def share(module: nn.Module, world: World, sharing: Sharing) -> nn.Module:
 
 
 def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Wrap one backward of several: gradients are averaged in the last."""
+    """Average gradients only in the last of several backwards."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if hasattr(module, "set_requires_gradient_sync"):
@@ -169,9 +170,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def like(full: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """Place a whole tensor on the device and in the parts of `pattern`.
+    """Place a whole tensor as another one lies.
 
-    The tensor is the same in every process.
+    On the device of `pattern`, in parts if it is in parts. The tensor is the same in every process.
     """
     if not hasattr(pattern, "full_tensor"):
         return full.to(pattern.device)

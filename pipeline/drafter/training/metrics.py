@@ -22,7 +22,7 @@ METRICS = "metrics.jsonl"
 
 
 class MetricsError(Exception):
-    """An unreadable metrics file, or a tracker that is not installed."""
+    """An unreadable metrics file, or a missing tracker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def figures_of(
 
 
 def simulated_acceptance(accuracy: Sequence[float | None]) -> float:
-    """Return a0 + a0 * a1 + ..., as SpecForge's evaluator.
+    """Return the sum of running products of accuracy.
 
-    A step without rows ends the sum.
+    a0 + a0 * a1 + ..., as SpecForge's evaluator has it. A step without rows ends the sum.
     """
     total, running = 0.0, 1.0
     for share in accuracy:
@@ -86,9 +86,10 @@ class MetricsFile:
     """The metrics of one run; a single process writes them."""
 
     def __init__(self, folder: Path, *, steps_done: int) -> None:
-        """Open the file, keeping the lines of the first `steps_done` steps.
+        """Open the file after the lines of done steps.
 
-        Raises MetricsError where it is another program's file, OSError.
+        Lines after the first `steps_done` steps are removed. Raises MetricsError where it is another program's file,
+        OSError.
         """
         self.path = folder / METRICS
         if self.path.exists():
@@ -135,7 +136,7 @@ def read_metrics(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def _plain(value: Json) -> Json:
-    """Replace numbers that are not finite, which JSON lacks, by null."""
+    """Replace non-finite numbers, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -156,7 +157,7 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _whole_lines(data: bytes) -> list[bytes]:
-    """Return all lines except a last one that a kill cut."""
+    """Return the lines, without one that a kill cut."""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 

@@ -97,7 +97,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Learning rates of `steps` steps; the first `warmup` rise to `peak`."""
+    """The learning rate of each step.
+
+    The first `warmup` of `steps` steps rise to `peak`.
+    """
 
     peak: float
     steps: int
@@ -132,7 +135,7 @@ class Course:
         return whole if self.most is None else min(whole, self.most)
 
     def place(self, step: int) -> tuple[int, int]:
-        """Return the epoch of a step and its number in it.
+        """Return a step's epoch and its number there.
 
         Both count from 0. Raises IndexError beyond the course.
         """

@@ -47,7 +47,10 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended: exit status and, if unfinished, one sentence."""
+    """How a session ended.
+
+    Exit status, and one sentence where it did not simply finish.
+    """
 
     code: int
     message: str = ""
@@ -161,7 +164,10 @@ class StopSignal:
 
 @contextmanager
 def signals() -> Iterator[StopSignal]:
-    """Let the first signal end the step; a second Ctrl-C aborts."""
+    """Let the step end on the first signal.
+
+    A second Ctrl-C aborts it.
+    """
     stop = StopSignal()
 
     def asked(number: int, _frame: object) -> None:
@@ -204,7 +210,7 @@ def _after(
 
 
 def _is_time(training: Training, every: int) -> bool:
-    """Whether a periodic task is due; it is at the end."""
+    """Whether a periodic task is due; always at the end."""
     return training.done or training.step % every == 0
 
 

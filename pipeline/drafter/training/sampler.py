@@ -1,4 +1,4 @@
-"""Which rows train or validate, and which process reads which batch.
+"""Which rows train, which validate, and which process reads them.
 
 Guarantees: the hash of a row's id alone decides whether it trains or validates, so that it is on the same side in every
 run, however rows are added; none is on both. The batches of a step follow from its number. Each process reads its own
@@ -127,9 +127,9 @@ class BatchSampler:
         return pack(self.source.rows(rows))
 
     def supervised(self, rows: Sequence[int], mode: MaskMode, steps: int) -> torch.Tensor:
-        """Return what each step averages over in these rows, float64 [steps].
+        """Return what each step averages over in these rows.
 
-        No states are computed for it.
+        Float64 [steps]; no states are computed for it.
         """
         read = [self.source.training[row] for row in rows]
         starts = (0, *accumulate(row.length for row in read))

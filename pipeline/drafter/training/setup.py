@@ -90,7 +90,7 @@ def set_up(
 def settings_of(
     data: TrainingData, recipe: Recipe, world: World, sharing: Sharing, computed: Mapping[str, str]
 ) -> dict[str, Json]:
-    """Return the settings that a run is begun and continued with."""
+    """Return the settings that a run must keep."""
     threads: dict[str, Json] = {"threads": torch.get_num_threads()} if world.device.type == "cpu" else {}
     return {
         **recipe.document(),
@@ -109,9 +109,9 @@ def settings_of(
 
 
 def drafter_of(snapshot: Snapshot) -> Drafter:
-    """Return the drafter of a checkpoint, without embedding, on the CPU.
+    """Return the drafter of a checkpoint.
 
-    Raises CheckpointError.
+    On the CPU, without an embedding. Raises CheckpointError.
     """
     saved: Any = snapshot.told.get("config")
     try:

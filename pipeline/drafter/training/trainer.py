@@ -1,4 +1,4 @@
-"""The trainer: one optimiser step after another, in one process or several.
+"""The trainer: one optimiser step after another.
 
 Guarantees: each step's losses are means over the supervised rows of all its batches in all processes, counted from
 masks before anything is computed; so accumulating, packing and sharing the work change results by rounding alone. A
@@ -38,9 +38,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class NotFiniteError(Exception):
-    """A loss or gradient that is not finite; no weight changed.
+    """A loss or gradient that is not finite.
 
-    `rows` are the rows of its step.
+    `rows` are those of its step. No weight was changed by it.
     """
 
     def __init__(self, message: str, step: int, rows: Sequence[str] = ()) -> None:
@@ -279,7 +279,7 @@ def _figures(totals: torch.Tensor, divisors: torch.Tensor, decay: float) -> Figu
 
 @contextmanager
 def repeatable(device: torch.device) -> Iterator[None]:
-    """Make the same operations give the same bits on a CPU."""
+    """Make operations on a CPU repeatable, bit for bit."""
     before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
     if device.type == "cpu":
         torch.use_deterministic_algorithms(mode=True)
