@@ -100,7 +100,7 @@ def test_an_id_that_the_target_does_not_have_is_refused(small: Path, tmp_path: P
         check_rows(target_facts(small), rows(tmp_path, highest=48))
 
 
-def test_rows_that_are_longer_than_the_targets_context_are_refused(small: Path, tmp_path: Path) -> None:
+def test_rows_longer_than_the_targets_context_are_refused(small: Path, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [row("a", [1], [2] * 128), row("b", [1], [2] * 127)])
 
     with pytest.raises(TargetError, match=r"1 rows are longer than the 128 positions .* --longest 128"):

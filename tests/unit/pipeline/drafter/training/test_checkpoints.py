@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, checked as they are read, never passed over in silence."""
+"""Checkpoints: whole or absent, and checked on reading."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_newest_is_the_one_of_the_latest_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["drafter.safetensors", "optimizer.safetensors", "random.safetensors"])
-def test_a_changed_byte_is_refused_with_the_file_and_what_mends_it(tmp_path: Path, name: str) -> None:
+def test_a_changed_byte_is_refused_with_file_and_remedy(tmp_path: Path, name: str) -> None:
     place = save(tmp_path, snapshot())
     data = bytearray((place / name).read_bytes())
     data[-1] ^= 1

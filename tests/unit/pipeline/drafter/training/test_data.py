@@ -1,4 +1,4 @@
-"""What a drafter is trained on: folders of rows, or one store of states, both held to the policy."""
+"""Training data: folders of rows, or one store of states."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_control_tokens_of_the_format_are_those_in_use(tmp_path: Path) -> No
     assert len(found) < 30
 
 
-def test_without_a_format_the_targets_own_special_tokens_are_kept(target: Target, tmp_path: Path) -> None:
+def test_without_a_format_the_targets_special_tokens_are_kept(target: Target, tmp_path: Path) -> None:
     rows = [row("a", [5], [3, 2], Evidence.ENGINE_IDS)]
     folder = run_folder(tmp_path / "run", rows, format="", tokenizer_sha256="ab" * 32)
     found = material(folder, target)

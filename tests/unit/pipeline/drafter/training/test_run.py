@@ -1,4 +1,4 @@
-"""The life of a training's folder: stops that everybody agrees on, and what stands there afterwards."""
+"""A training folder's life: stops, and what remains after them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ PERMIT = Permit(Job(Kind.TRAIN), Scope.DEV, 0, datetime.now(UTC) + timedelta(hou
 def run(
     found: Training, out: Path, habits: Intervals = HABITS, expires: datetime | None = None, kick: int | None = None
 ) -> SessionEnd:
-    """All steps; Ctrl-C comes while step `kick`, counted from 0, is shown."""
+    """Take all steps; Ctrl-C comes while step `kick` is shown.
+
+    Steps count from 0.
+    """
 
     def show(report: StepReport) -> None:
         if report.step == kick:
@@ -132,7 +135,7 @@ def test_an_error_in_the_middle_is_in_the_manifest(tmp_path: Path) -> None:
     assert ["stopped"] == sessions(tmp_path)
 
 
-def test_begun_anew_after_a_stop_it_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+def test_a_continued_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
     from pipeline.drafter.training.checkpoints import load
 
     whole, stopped, resumed = (training(tokens_a_batch=20, epochs=3) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Which rows train, which validate, and who reads which."""
+"""Which rows train or validate, and who reads them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_row_without_a_prompt_trains_from_its_third_token_on() -> None:
     assert [1.0, 0.0, 0.0] == feed.supervised((0,), MaskMode.ALIGNED, 3).tolist()
 
 
-def test_every_training_row_is_read_once_an_epoch_in_another_order() -> None:
+def test_each_epoch_reads_every_row_once_in_another_order() -> None:
     states, chosen = DrawnStates(), recipe(tokens_a_batch=20)
     feed = BatchSampler(states, split_rows(states, chosen), chosen)
     first, second = feed.course.epochs
@@ -79,14 +79,14 @@ def test_every_training_row_is_read_once_an_epoch_in_another_order() -> None:
     assert all(feed.tokens([rows]) <= 20 for epoch in epochs for step in epoch for rows in step)
 
 
-def test_a_step_takes_so_many_batches_and_the_last_of_an_epoch_the_rest() -> None:
+def test_the_last_step_of_an_epoch_takes_the_rest() -> None:
     states, chosen = DrawnStates([(5, 5)] * 5), recipe(tokens_a_batch=10, batches_a_step=2)
     feed = BatchSampler(states, split_rows(states, chosen), chosen)
 
     assert ((3, 3), [2, 2, 1]) == (feed.course.epochs, [len(feed.step(at)) for at in range(3)])
 
 
-def test_each_process_reads_its_share_and_as_many_batches_as_the_others() -> None:
+def test_all_processes_read_equally_many_batches() -> None:
     batches = [(0,), (1,), (2,)]
 
     assert [RankShare((0,), counts=True), RankShare((2,), counts=True)] == [*rank_shares(batches, 0, 2)]

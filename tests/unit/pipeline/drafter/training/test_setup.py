@@ -1,4 +1,4 @@
-"""A training put together from rows: vocabulary, settings, and the drafter that a checkpoint gives back."""
+"""A training put together: vocabulary, settings, restored drafter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def begun(material: TrainingData, recipe: Recipe = RECIPE) -> Setup:
 
 
 def test_the_vocabulary_is_what_was_emitted_and_the_ends(material: TrainingData) -> None:
-    """7 in every row, 40 to 42 in a third each, 2 at every end; the llama's config ends on 2 and begins with 1."""
+    """7 is in every row, 40 to 42 in a third each.
+
+    2 is at every end; the llama's config ends on 2 and begins with 1.
+    """
     setup = begun(material)
 
     assert 5 == len(setup.vocabulary.target_ids)

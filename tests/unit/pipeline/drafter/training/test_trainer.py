@@ -1,4 +1,4 @@
-"""Steps of the optimiser: what they minimise, that packing and accumulating change nothing, and what stops them."""
+"""Optimiser steps: what they minimise, and what stops them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_snapshot_is_in_float32_under_autocast_too() -> None:
     assert steps(training(), 1) != before
 
 
-def test_a_loss_that_is_no_number_takes_no_step_and_names_its_rows() -> None:
+def test_a_loss_that_is_not_finite_names_its_rows() -> None:
     """Two batches: the rows of the one without the spoilt row are not named."""
     states = DrawnStates([(5, 5)] * 4, spoilt=[2])
     found = training(states, tokens_a_batch=20, batches_a_step=2)
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number_takes_no_step_and_names_its_rows() -> None:
     assert all(parameter.grad is None for parameter in found.drafter.parameters())
 
 
-def test_a_gradient_that_is_no_number_takes_no_step_and_names_all_rows() -> None:
+def test_a_gradient_that_is_not_finite_names_all_rows() -> None:
     found = training()
     found.drafter.fc.weight.register_hook(lambda grad: grad * torch.nan)
     before = weights(found)

@@ -1,4 +1,4 @@
-"""The draft vocabulary: what is in it, and how it is written."""
+"""The draft vocabulary: its tokens, and how it is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from pipeline.drafter.model.config import VocabularyError, choose_vocabulary
 
 
-def test_the_most_frequent_tokens_are_in_with_offsets_from_their_own_place() -> None:
+def test_the_most_frequent_tokens_are_in_as_offsets() -> None:
     found = choose_vocabulary(torch.tensor([5, 0, 7, 1, 9, 2]), 3)
 
     assert [0, 2, 4] == found.target_ids.tolist()
