@@ -88,7 +88,7 @@ def run_checkpoint(args: argparse.Namespace) -> int:
 
     snapshot, facts = load(newest(args.training) or args.training), target_facts(args.target)
     for name in ("weights_sha256", "config_sha256"):
-        if snapshot.told.get(f"target_{name}") != getattr(facts, name):
+        if snapshot.description.get(f"target_{name}") != getattr(facts, name):
             raise ArgumentsError(f"{args.training} is of another target than {args.target}: its {name} differs")
     told: dict[str, Json] = {"steps": snapshot.step}
     export(args.out, drafter_of(snapshot), facts, dtype=getattr(torch, args.dtype), provenance=told)

@@ -61,7 +61,7 @@ class Trial:
 
     contender: str
     shape: Shape
-    question: EvaluationPrompt
+    prompt: EvaluationPrompt
     plain: PlainDecoding
     speculated: SpeculativeDecoding
     difference: Difference | None
@@ -71,7 +71,7 @@ def evaluate(
     verifier: Verifier,
     contenders: Sequence[Contender],
     shapes: Sequence[Shape],
-    questions: Sequence[EvaluationPrompt],
+    prompts: Sequence[EvaluationPrompt],
     limits: Limits,
     progress: Callable[[EvaluationPrompt], None] = lambda _: None,
 ) -> list[Trial]:
@@ -86,17 +86,17 @@ def evaluate(
         trials = evaluate(verifier, [drafter], [parse_shape("chain:4")], prompts, Limits(128, verifier.end_ids))
         report = document_of(trials)
     """
-    if questions:
-        decode_plainly(verifier, questions[0].ids, limits)
+    if prompts:
+        decode_plainly(verifier, prompts[0].ids, limits)
     trials: list[Trial] = []
-    for question in questions:
-        plain = decode_plainly(verifier, question.ids, limits)
+    for prompt in prompts:
+        plain = decode_plainly(verifier, prompt.ids, limits)
         for shape in shapes:
             for contender in contenders:
-                answer = speculate(verifier, contender.drafting, shape, question.ids, limits)
+                answer = speculate(verifier, contender.drafting, shape, prompt.ids, limits)
                 difference = compare(plain, answer)
-                trials.append(Trial(contender.name, shape, question, plain, answer, difference))
-        progress(question)
+                trials.append(Trial(contender.name, shape, prompt, plain, answer, difference))
+        progress(prompt)
     return trials
 
 

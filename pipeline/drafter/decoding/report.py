@@ -95,7 +95,7 @@ def cells_of(trials: Sequence[Trial]) -> list[ReportCell]:
 
     With more than one set, also over all of them.
     """
-    sets = list(dict.fromkeys(trial.question.dataset for trial in trials))
+    sets = list(dict.fromkeys(trial.prompt.dataset for trial in trials))
     keys = list(dict.fromkeys((trial.contender, trial.shape.name) for trial in trials))
     found: list[ReportCell] = []
     for dataset in [*sets, *([ALL] if len(sets) > 1 else [])]:
@@ -103,8 +103,7 @@ def cells_of(trials: Sequence[Trial]) -> list[ReportCell]:
             own = [
                 trial
                 for trial in trials
-                if (trial.contender, trial.shape.name) == (contender, shape)
-                and dataset in (trial.question.dataset, ALL)
+                if (trial.contender, trial.shape.name) == (contender, shape) and dataset in (trial.prompt.dataset, ALL)
             ]
             found.append(ReportCell(dataset, contender, shape, own))
     return found
@@ -137,7 +136,7 @@ def lossless(trials: Sequence[Trial]) -> dict[str, Json]:
     differing = [trial for trial in trials if trial.difference is not None]
     return {
         "answers": len(trials),
-        "prompts": len({(trial.question.dataset, trial.question.id) for trial in trials}),
+        "prompts": len({(trial.prompt.dataset, trial.prompt.id) for trial in trials}),
         "tokens": sum(len(trial.plain.ids) for trial in trials),
         "differing": len(differing),
         "ties": [_entry(trial) for trial in differing if trial.difference and trial.difference.is_tie],
@@ -198,8 +197,8 @@ def _entry(trial: Trial) -> dict[str, Json]:
     if found is None:
         return {}
     return {
-        "set": trial.question.dataset,
-        "id": trial.question.id,
+        "set": trial.prompt.dataset,
+        "id": trial.prompt.id,
         "drafter": trial.contender,
         "shape": trial.shape.name,
         "token": found.at,

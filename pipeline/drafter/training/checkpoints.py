@@ -43,14 +43,14 @@ class Snapshot:
 
     `drafter` are its parameters and the two maps of its vocabulary, by name; `optimizer` the moments, as
     `NAME.exp_avg`, `NAME.exp_avg_sq` and `NAME.step`; `random` the states of the generators, as `cpu.RANK` and
-    `cuda.RANK`. `told` describes the drafter to readers, in plain JSON.
+    `cuda.RANK`. `description` describes the drafter to readers, in plain JSON.
     """
 
     step: int
     drafter: Mapping[str, torch.Tensor]
     optimizer: Mapping[str, torch.Tensor]
     random: Mapping[str, torch.Tensor]
-    told: Mapping[str, Json]
+    description: Mapping[str, Json]
 
 
 def save(run: Path, snapshot: Snapshot) -> Path:
@@ -91,7 +91,7 @@ def _fill(folder: Path, snapshot: Snapshot) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
         files[path.name] = _sha256(path)
-    state: dict[str, Json] = {"checkpoint": VERSION, "step": snapshot.step, "files": files, **snapshot.told}
+    state: dict[str, Json] = {"checkpoint": VERSION, "step": snapshot.step, "files": files, **snapshot.description}
     text = json.dumps({**state, SEAL: _seal(state)}, indent=2) + "\n"
 
     def write(file: BinaryIO) -> None:
@@ -116,7 +116,7 @@ def load(place: Path) -> Snapshot:
         except SafetensorError as error:
             raise CheckpointError(f"{path} cannot be read ({error}). {_remedy(place)}") from error
     kept = {key: value for key, value in state.items() if key not in {"checkpoint", "step", "files", SEAL}}
-    return Snapshot(int(str(state["step"])), **parts, told=kept)
+    return Snapshot(int(str(state["step"])), **parts, description=kept)
 
 
 def read_state(place: Path) -> dict[str, Json]:

@@ -57,8 +57,8 @@ class TrainingData:
     rows: TrainingRows | None = None
     store: StateStore | None = None
     left_out: dict[str, int] = field(default_factory=dict)
-    wanted: Sequence[int] | None = None
-    told: tuple[str, ...] = ()
+    indices: Sequence[int] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class OpenedStates:
     """A source of states, with the target's embedding and head."""
 
     source: StateSource
-    ends: EmbeddingAndHead
+    weights: EmbeddingAndHead
     computed: dict[str, str]
 
 
@@ -89,12 +89,12 @@ def read_training_data(
     rows = read_rows(paths, policy, accept_changed_tree=accept_changed_tree)
     facts = target_facts(target)
     check_rows(facts, rows)
-    told = [
+    notes = [
         f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted",
         *target_notes(facts, rows),
     ]
     if (risk := rows.risk()) is not None:
-        told.append(f"risk: {risk}")
+        notes.append(f"risk: {risk}")
     return TrainingData(
         facts,
         layers_of(facts.num_layers, layers),
@@ -104,7 +104,7 @@ def read_training_data(
         rows.document(),
         rows=rows,
         left_out=dict(rows.left_out),
-        told=tuple(told),
+        notes=tuple(notes),
     )
 
 
@@ -123,9 +123,11 @@ def open_states(data: TrainingData, device: torch.device, dtype: torch.dtype | N
     """
     facts = data.facts
     if data.store is not None:
-        ends = read_embedding_and_head(facts.directory, computing_dtype(facts, device))
+        weights = read_embedding_and_head(facts.directory, computing_dtype(facts, device))
         computed = computed_with(data.store.dtype, device)
-        return OpenedStates(data.store, EmbeddingAndHead(ends.embedding.to(device), ends.head.to(device)), computed)
+        return OpenedStates(
+            data.store, EmbeddingAndHead(weights.embedding.to(device), weights.head.to(device)), computed
+        )
     if data.rows is None:
         raise RowsError("there are neither rows nor states to train on")
     chosen = dtype or computing_dtype(facts, device)
@@ -191,11 +193,20 @@ def _read_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[in
         "states_sha256": hashlib.sha256(shards.encode()).hexdigest(),
         "policy": policy.document(),
     }
-    told = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
+    notes = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
     if (risk := rows.get("counted_risk")) and any(store.evidence[index] == Evidence.COUNTED for index in kept):
-        told.append(f"risk: {risk}")
+        notes.append(f"risk: {risk}")
     return TrainingData(
-        facts, store.layers, name, job, policy, document, store=store, left_out=left_out, wanted=kept, told=tuple(told)
+        facts,
+        store.layers,
+        name,
+        job,
+        policy,
+        document,
+        store=store,
+        left_out=left_out,
+        indices=kept,
+        notes=tuple(notes),
     )
 
 

@@ -127,18 +127,19 @@ def train(
     folder: TrainingFolder | None,
     intervals: Intervals,
     out: Path,
-    told: Mapping[str, Json],
+    description: Mapping[str, Json],
     show: Show,
     expires: datetime | None = None,
 ) -> SessionEnd:
     """Take all remaining steps.
 
-    `told` goes into each checkpoint; without a folder this process writes nothing. Raises CheckpointError, OSError.
+    `description` goes into each checkpoint; without a folder this process writes nothing. Raises CheckpointError,
+    OSError.
     """
     with signals() as stop:
         while not training.done:
             if (reason := _why_stop(training, stop, expires)) is not None:
-                saved = _save(training, out, intervals, told)
+                saved = _save(training, out, intervals, description)
                 code = INTERRUPTED if reason == "interrupted" else STOPPED
                 return SessionEnd(code, f"{reason} after step {training.step}; {saved.name} is written")
             try:
@@ -151,7 +152,7 @@ def train(
             if _is_time(training, intervals.checkpoint_every):
                 if folder is not None:
                     folder.metrics.sync()
-                _save(training, out, intervals, told)
+                _save(training, out, intervals, description)
     return SessionEnd(COMPLETE)
 
 
@@ -159,7 +160,7 @@ def train(
 class StopSignal:
     """Whether somebody asked this process to stop."""
 
-    asked: bool = False
+    requested: bool = False
 
 
 @contextmanager
@@ -170,15 +171,15 @@ def signals() -> Iterator[StopSignal]:
     """
     stop = StopSignal()
 
-    def asked(number: int, _frame: object) -> None:
-        if stop.asked and number == signal.SIGINT:
+    def handle(number: int, _frame: object) -> None:
+        if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not stop.asked:
+        if not stop.requested:
             sys.stderr.write("finishing this step and writing a checkpoint; press again to break off\n")
-        stop.asked = True
+        stop.requested = True
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, asked) for number in numbers]
+    before = [signal.signal(number, handle) for number in numbers]
     try:
         yield stop
     finally:
@@ -188,7 +189,7 @@ def signals() -> Iterator[StopSignal]:
 
 def _why_stop(training: Training, stop: StopSignal, expires: datetime | None) -> str | None:
     """Return why all processes stop now, agreed by all."""
-    if training.world.any(flag=stop.asked):
+    if training.world.any(flag=stop.requested):
         return "interrupted"
     if training.world.any(flag=expires is not None and datetime.now(UTC) >= expires):
         return "the attestation expired (run: nox -s contract)"
@@ -214,9 +215,9 @@ def _is_time(training: Training, every: int) -> bool:
     return training.done or training.step % every == 0
 
 
-def _save(training: Training, out: Path, intervals: Intervals, told: Mapping[str, Json]) -> Path:
+def _save(training: Training, out: Path, intervals: Intervals, description: Mapping[str, Json]) -> Path:
     """Write a checkpoint and remove old ones."""
-    snapshot = training.snapshot(told)
+    snapshot = training.snapshot(description)
 
     def write() -> Path:
         place = checkpoints.save(out, snapshot)

@@ -56,14 +56,14 @@ class RowSplit:
     mute: tuple[int, ...]
 
 
-def split_rows(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None = None) -> RowSplit:
-    """Split rows by use; only those in `wanted`, if given.
+def split_rows(source: StateSource, recipe: Recipe, chosen: Sequence[int] | None = None) -> RowSplit:
+    """Split rows by use; only those in `chosen`, if given.
 
     Raises SamplerError where none trains.
     """
     found: dict[str, list[int]] = {"training": [], "held_out": [], "too_long": [], "mute": []}
     rows, lengths = source.training, source.lengths
-    for index in range(len(lengths)) if wanted is None else wanted:
+    for index in range(len(lengths)) if chosen is None else chosen:
         row = rows[index]
         if int(row.mask[1:].sum()) < STEPS_TAUGHT:
             side = "mute"
@@ -72,12 +72,12 @@ def split_rows(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None
         else:
             side = "held_out" if is_held_out(row.id, recipe.held_out) else "training"
         found[side].append(index)
-    sides = RowSplit(**{side: tuple(indices) for side, indices in found.items()})
-    if not sides.training:
+    split = RowSplit(**{side: tuple(indices) for side, indices in found.items()})
+    if not split.training:
         listed = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
         most = max(found, key=lambda side: len(found[side])) if listed else "training"
         raise SamplerError(f"no row is left to train on ({listed or 'there are none'}). {_remedy(most, recipe)}")
-    return sides
+    return split
 
 
 def _remedy(side: str, recipe: Recipe) -> str:
@@ -101,7 +101,7 @@ class BatchSampler:
     """The rows of a training, as batches."""
 
     source: StateSource
-    sides: RowSplit
+    split: RowSplit
     recipe: Recipe
     _planned: tuple[int, list[tuple[int, ...]]] = field(init=False, default=(-1, []))
     course: Course = field(init=False)
@@ -120,7 +120,7 @@ class BatchSampler:
 
     def held_out(self) -> list[tuple[int, ...]]:
         """Return the validation batches, the same each time."""
-        return self._packed(self.sides.held_out, 0)
+        return self._packed(self.split.held_out, 0)
 
     def states(self, rows: Sequence[int]) -> PackedBatch:
         """Return the rows with their states. Raises StatesError, StoreError."""
@@ -145,7 +145,7 @@ class BatchSampler:
 
     def _plan(self, epoch: int) -> list[tuple[int, ...]]:
         if self._planned[0] != epoch:
-            self._planned = epoch, self._packed(self.sides.training, epoch)
+            self._planned = epoch, self._packed(self.split.training, epoch)
         return self._planned[1]
 
     def _packed(self, indices: Sequence[int], epoch: int) -> list[tuple[int, ...]]:

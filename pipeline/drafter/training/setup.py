@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 class Setup:
     """A training that is ready to begin.
 
-    `settings` are the run's; `told` goes into each checkpoint.
+    `settings` are the run's; `description` goes into each checkpoint.
     """
 
     training: Training
-    sides: RowSplit
+    split: RowSplit
     vocabulary: DraftVocabulary
     settings: Mapping[str, Json]
-    told: Mapping[str, Json]
+    description: Mapping[str, Json]
     held_out_coverage: float | None
 
 
@@ -59,32 +59,32 @@ def set_up(
         data = read_training_data([Path("rows")], Path("target"), RowPolicy())
         with joined(torch.device("cpu")) as world:
             setup = set_up(data, Recipe(epochs=1), world, Sharing.DDP)
-            ending = train(setup.training, None, Intervals(), out, setup.told, show)
+            ending = train(setup.training, None, Intervals(), out, setup.description, show)
     """
     # Before any time is spent, refuse layers that no engine hands to a drafter.
     written_aux_ids(data.layers, data.facts.num_layers, data.facts.model_type)
     opened = open_states(data, world.device, dtype)
-    sides = split_rows(opened.source, recipe, data.wanted)
+    split = split_rows(opened.source, recipe, data.indices)
     size = min(recipe.draft_vocabulary, data.facts.vocab_size)
-    emitted = frequencies(opened.source, sides.training, data.facts.vocab_size)
+    emitted = frequencies(opened.source, split.training, data.facts.vocab_size)
     vocabulary = choose_vocabulary(emitted, size, control_ids(data))
     config = drafter_config(data.facts.config.get_text_config(), draft_vocab_size=size, layers=data.layers)
     torch.manual_seed(recipe.seed)
     drafter = Drafter(config, vocabulary).to(world.device)
-    drafter.attach(opened.ends.embedding.to(world.device))
-    teacher = teacher_of(opened.ends.head, drafter.d2t, drafter.t2d)
-    training = Training(drafter, teacher, BatchSampler(opened.source, sides, recipe), world, sharing)
+    drafter.attach(opened.weights.embedding.to(world.device))
+    teacher = teacher_of(opened.weights.head, drafter.d2t, drafter.t2d)
+    training = Training(drafter, teacher, BatchSampler(opened.source, split, recipe), world, sharing)
     settings = settings_of(data, recipe, world, sharing, opened.computed)
-    told: dict[str, Json] = {
+    description: dict[str, Json] = {
         "config": asdict(config) | {"aux_layers": [*config.aux_layers]},
         "target_weights_sha256": data.facts.weights_sha256,
         "target_config_sha256": data.facts.config_sha256,
         "draft_vocabulary_coverage": vocabulary.coverage,
         "settings_sha256": hashlib.sha256(canonical(settings)).hexdigest(),
     }
-    others = frequencies(opened.source, sides.held_out, data.facts.vocab_size)
+    others = frequencies(opened.source, split.held_out, data.facts.vocab_size)
     covered = float(others[vocabulary.t2d].sum() / others.sum()) if int(others.sum()) else None
-    return Setup(training, sides, vocabulary, settings, told, covered)
+    return Setup(training, split, vocabulary, settings, description, covered)
 
 
 def settings_of(
@@ -113,7 +113,7 @@ def drafter_of(snapshot: Snapshot) -> Drafter:
 
     On the CPU, without an embedding. Raises CheckpointError.
     """
-    saved: Any = snapshot.told.get("config")
+    saved: Any = snapshot.description.get("config")
     try:
         config = DrafterConfig(**saved | {"aux_layers": tuple(saved["aux_layers"])})
         drafter = Drafter(config, DraftVocabulary(snapshot.drafter["d2t"], snapshot.drafter["t2d"]))
@@ -126,16 +126,16 @@ def drafter_of(snapshot: Snapshot) -> Drafter:
 
 def sentences(setup: Setup, data: TrainingData) -> Iterator[str]:
     """Describe the training before its first step."""
-    sides, course = setup.sides, setup.training.feed.course
+    split, course = setup.split, setup.training.sampler.course
     for why, number in sorted(data.left_out.items()):
         yield f"{number:,} rows left out: {why}"
     for why, indices in (
-        ("longer than a batch", sides.too_long),
-        ("no two emitted tokens with one before them", sides.mute),
+        ("longer than a batch", split.too_long),
+        ("no two emitted tokens with one before them", split.mute),
     ):
         if indices:
             yield f"{len(indices):,} rows left out: {why}"
-    yield f"{len(sides.training):,} rows train, {len(sides.held_out):,} validate; {course.steps:,} steps in all"
+    yield f"{len(split.training):,} rows train, {len(split.held_out):,} validate; {course.steps:,} steps in all"
     vocabulary = setup.vocabulary
     share = f"{100 * vocabulary.coverage:.2f} % of the emitted tokens"
     held_out = setup.held_out_coverage

@@ -104,12 +104,14 @@ class StepReport:
 class Training:
     """A training that stands before step `step`."""
 
-    def __init__(self, drafter: Drafter, teacher: Teacher, feed: BatchSampler, world: World, sharing: Sharing) -> None:
+    def __init__(
+        self, drafter: Drafter, teacher: Teacher, sampler: BatchSampler, world: World, sharing: Sharing
+    ) -> None:
         """Share the drafter between the processes.
 
         It must be on the world's device already.
         """
-        self.feed, self.world, self.recipe = feed, world, feed.recipe
+        self.sampler, self.world, self.recipe = sampler, world, sampler.recipe
         self.teacher = teacher
         embedding = drafter.embedding
         drafter.attach(torch.empty(0))  # frozen and the same everywhere, so it is neither sent nor split
@@ -120,12 +122,12 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             drafter.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay
         )
-        self.schedule: Schedule = schedule_of(recipe.learning_rate, feed.course.steps, recipe.warmup)
+        self.schedule: Schedule = schedule_of(recipe.learning_rate, sampler.course.steps, recipe.warmup)
         self.step = 0
 
     @property
     def done(self) -> bool:
-        return self.step >= self.feed.course.steps
+        return self.step >= self.sampler.course.steps
 
     def take_step(self) -> StepReport:
         """Take one optimiser step.
@@ -133,7 +135,7 @@ class Training:
         Raises NotFiniteError, in all processes alike; then nothing has changed.
         """
         begun = time.perf_counter()
-        batches = self.feed.step(self.step)
+        batches = self.sampler.step(self.step)
         shares = [*rank_shares(batches, self.world.rank, self.world.size)]
         divisors = self._divisors(shares)
         self.module.train()
@@ -148,8 +150,8 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         figures = _figures(totals, divisors, self.recipe.decay)
-        epoch, _ = self.feed.course.place(self.step)
-        tokens, seconds = self.feed.tokens(batches), time.perf_counter() - begun
+        epoch, _ = self.sampler.course.place(self.step)
+        tokens, seconds = self.sampler.tokens(batches), time.perf_counter() - begun
         report = StepReport(self.step, epoch, figures, rate, gradient, tokens, seconds)
         self.step += 1
         return report
@@ -159,7 +161,7 @@ class Training:
 
         A row is right where the drafter names the target's likeliest token of all, as in serving.
         """
-        batches = self.feed.held_out()
+        batches = self.sampler.held_out()
         if not batches:
             return None
         shares = [*rank_shares(batches, self.world.rank, self.world.size)]
@@ -169,7 +171,7 @@ class Training:
         self.module.eval()
         with torch.no_grad(), self._computing():
             for share in shares:
-                batch = self.feed.states(share.rows).to(self.world.device)
+                batch = self.sampler.states(share.rows).to(self.world.device)
                 _, figures = self.module(batch, self.teacher, ones, exact=True)
                 totals += figures.cpu() * share.counts
         distributed.settle(self.module)
@@ -179,7 +181,7 @@ class Training:
             raise NotFiniteError(f"{message}. Begin anew with a lower --learning-rate", self.step)
         return _figures(totals, divisors, self.recipe.decay)
 
-    def snapshot(self, told: Mapping[str, Json]) -> Snapshot:
+    def snapshot(self, description: Mapping[str, Json]) -> Snapshot:
         """Return everything for a checkpoint; every process must call it."""
         weights = {name: distributed.whole(value).cpu() for name, value in self.drafter.state_dict().items()}
         moments: dict[str, torch.Tensor] = {}
@@ -194,7 +196,7 @@ class Training:
             for rank, found in enumerate(self.world.gathered(states))
             for kind, state in found.items()
         }
-        return Snapshot(self.step, weights, moments, random, told)
+        return Snapshot(self.step, weights, moments, random, description)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a checkpoint of this training.
@@ -232,7 +234,7 @@ class Training:
         totals = torch.zeros(3, len(weights), dtype=torch.float64)
         broken: list[str] = []
         for number, share in enumerate(shares, start=1):
-            batch = self.feed.states(share.rows).to(self.world.device)
+            batch = self.sampler.states(share.rows).to(self.world.device)
             with distributed.accumulating(self.module, last=number == len(shares)):
                 with self._computing():
                     loss, figures = self.module(batch, self.teacher, weights if share.counts else weights * 0)
@@ -251,7 +253,7 @@ class Training:
             return
         self.optimizer.zero_grad(set_to_none=True)
         rows = [row for found in self.world.gathered(broken) for row in found]
-        named = rows or [row for batch in batches for row in self.feed.ids(batch)]
+        named = rows or [row for batch in batches for row in self.sampler.ids(batch)]
         raise NotFiniteError.of_step(what, self.step, named)
 
     def _divisors(self, shares: Sequence[RankShare]) -> torch.Tensor:
@@ -263,7 +265,7 @@ class Training:
         total = torch.zeros(steps, dtype=torch.float64)
         for share in shares:
             if share.counts:
-                total += self.feed.supervised(share.rows, self.recipe.mode, steps)
+                total += self.sampler.supervised(share.rows, self.recipe.mode, steps)
         return self.world.sum(total)
 
     def _computing(self) -> AbstractContextManager[None]:

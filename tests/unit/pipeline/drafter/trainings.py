@@ -56,8 +56,8 @@ def training(source: DrawnStates | None = None, seed: int = 0, **changes: object
     """A training of a drafter with drawn weights, alone."""
     states, chosen = source or DrawnStates(), recipe(**changes)
     made = drafter(seed)
-    feed = BatchSampler(states, split_rows(states, chosen), chosen)
-    return Training(made, teacher(made), feed, ALONE, Sharing.DDP)
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
+    return Training(made, teacher(made), sampler, ALONE, Sharing.DDP)
 
 
 def weights(found: Training) -> dict[str, torch.Tensor]:

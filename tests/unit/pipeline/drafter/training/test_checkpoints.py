@@ -18,7 +18,7 @@ def snapshot(step: int = 3) -> Snapshot:
         drafter={"fc.weight": torch.randn(4, 3, generator=generator), "t2d": torch.tensor([True, False])},
         optimizer={"fc.weight.exp_avg": torch.randn(4, 3, generator=generator), "fc.weight.step": torch.tensor(3.0)},
         random={"cpu.0": torch.get_rng_state()},
-        told={"target_weights_sha256": "ab" * 32},
+        description={"target_weights_sha256": "ab" * 32},
     )
 
 
@@ -27,7 +27,7 @@ def test_what_is_read_is_what_was_written_bit_for_bit(tmp_path: Path) -> None:
 
     found = load(save(tmp_path, given))
 
-    assert (3, {"target_weights_sha256": "ab" * 32}) == (found.step, found.told)
+    assert (3, {"target_weights_sha256": "ab" * 32}) == (found.step, found.description)
     for name in ("drafter", "optimizer", "random"):
         mine, its = getattr(given, name), getattr(found, name)
         assert mine.keys() == its.keys()

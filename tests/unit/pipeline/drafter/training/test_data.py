@@ -72,8 +72,8 @@ def test_rows_and_their_store_give_the_same_states(target: Target, folder: Path,
         assert (one.id, one.ids.tolist(), one.mask.tolist()) == (other.id, other.ids.tolist(), other.mask.tolist())
         assert torch.equal(one.aux, other.aux)
         assert torch.equal(one.last, other.last)
-    assert torch.equal(online.ends.embedding, offline.ends.embedding)
-    assert torch.equal(online.ends.head, offline.ends.head)
+    assert torch.equal(online.weights.embedding, offline.ends.embedding)
+    assert torch.equal(online.weights.head, offline.ends.head)
 
 
 def test_both_ask_the_gate_for_the_rows_vocabulary(target: Target, folder: Path, store: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_store_is_held_to_the_policy_row_by_row(
 ) -> None:
     found = material(store, target, policy)
 
-    assert (kept, left_out) == (found.wanted, found.left_out)
+    assert (kept, left_out) == (found.indices, found.left_out)
 
 
 def test_the_risk_of_counted_rows_is_told_where_one_is_kept(target: Target, folder: Path, store: Path) -> None:
     for path in (folder, store):
-        assert any(told.startswith("risk: 1 rows are of the grade counted") for told in material(path, target).told)
-        assert not any(told.startswith("risk: ") for told in material(path, target, RowPolicy()).told)
+        assert any(note.startswith("risk: 1 rows are of the grade counted") for note in material(path, target).notes)
+        assert not any(note.startswith("risk: ") for note in material(path, target, RowPolicy()).notes)
 
 
 def test_a_store_of_which_no_row_is_left_is_refused(target: Target, store: Path) -> None:

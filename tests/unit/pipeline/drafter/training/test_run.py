@@ -76,7 +76,7 @@ def test_a_second_ctrl_c_breaks_off_and_sigterm_does_not() -> None:
     with signals() as stop:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -92,7 +92,7 @@ def test_what_is_no_number_keeps_the_last_good_checkpoint(tmp_path: Path) -> Non
     """Five rows, one a step; the spoilt one is met somewhere, and what was learned before it stands."""
     states = DrawnStates([(5, 5)] * 5, spoilt=[2])
     found = training(states, tokens_a_batch=10)
-    place = next(at for at in range(5) if found.feed.step(at) == [(2,)])
+    place = next(at for at in range(5) if found.sampler.step(at) == [(2,)])
 
     ending = run(found, tmp_path, Intervals(checkpoint_every=1))
 

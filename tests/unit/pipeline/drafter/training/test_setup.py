@@ -67,7 +67,7 @@ def test_a_checkpoint_gives_back_its_drafter(material: TrainingData, tmp_path: P
     setup = begun(material)
     setup.training.take_step()
 
-    drafter = drafter_of(load(save(tmp_path, setup.training.snapshot(setup.told))))
+    drafter = drafter_of(load(save(tmp_path, setup.training.snapshot(setup.description))))
 
     assert setup.training.drafter.config == drafter.config
     assert equal(dict(setup.training.drafter.state_dict()), dict(drafter.state_dict()))
@@ -80,9 +80,9 @@ def test_a_checkpoint_without_a_drafter_is_refused(material: TrainingData) -> No
 
 def test_what_is_known_beforehand_is_said(material: TrainingData) -> None:
     setup = begun(material)
-    told = [*sentences(setup, material)]
-    training, held_out = len(setup.sides.training), len(setup.sides.held_out)
+    lines = [*sentences(setup, material)]
+    training, held_out = len(setup.split.training), len(setup.split.held_out)
 
     assert 12 == training + held_out
-    assert f"{training} rows train, {held_out} validate; {setup.training.feed.course.steps} steps in all" in told
-    assert told[-1].startswith("draft vocabulary: 5 of 48 tokens, ")
+    assert f"{training} rows train, {held_out} validate; {setup.training.sampler.course.steps} steps in all" in lines
+    assert lines[-1].startswith("draft vocabulary: 5 of 48 tokens, ")
