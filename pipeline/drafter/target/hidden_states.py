@@ -37,6 +37,10 @@ ROUNDINGS = 16
 """The same in roundings of the dtype, where that is coarser."""
 
 
+class StatesError(Exception):
+    """States that cannot be trained on."""
+
+
 class StateSource(Protocol):
     """Rows with states: a running target, or a store."""
 
@@ -199,10 +203,6 @@ class Target:
             return False
         known = [(theirs[n + 1], own) for n, own in zip(self.layers, aux, strict=True) if n + 1 < len(self._blocks)]
         return all(_alike(*pair) for pair in known)
-
-
-class StatesError(Exception):
-    """States that cannot be trained on."""
 
 
 @dataclass(slots=True)

@@ -72,8 +72,8 @@ def test_rows_and_their_store_give_the_same_states(target: Target, folder: Path,
         assert (one.id, one.ids.tolist(), one.mask.tolist()) == (other.id, other.ids.tolist(), other.mask.tolist())
         assert torch.equal(one.aux, other.aux)
         assert torch.equal(one.last, other.last)
-    assert torch.equal(online.weights.embedding, offline.ends.embedding)
-    assert torch.equal(online.weights.head, offline.ends.head)
+    assert torch.equal(online.weights.embedding, offline.weights.embedding)
+    assert torch.equal(online.weights.head, offline.weights.head)
 
 
 def test_both_ask_the_gate_for_the_rows_vocabulary(target: Target, folder: Path, store: Path) -> None:
