@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose
+from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import PackedBatch
@@ -89,7 +89,7 @@ class Side:
 def world() -> TrainingWorld:
     """The same in every process."""
     torch.manual_seed(0)
-    vocabulary = choose(torch.rand(CONFIG.vocab_size), CONFIG.draft_vocab_size)
+    vocabulary = choose_vocabulary(torch.rand(CONFIG.vocab_size), CONFIG.draft_vocab_size)
     drafter = Drafter(CONFIG, vocabulary)
     shape = CONFIG.vocab_size, CONFIG.hidden_size
     weights = {name: tensor.clone() for name, tensor in drafter.state_dict().items()}

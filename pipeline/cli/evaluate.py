@@ -106,12 +106,12 @@ def _loaded(args: argparse.Namespace) -> tuple[Target, Drafter]:
     import torch
 
     from pipeline.drafter.export.serving import load_drafter, trained_on
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
     from pipeline.drafter.target.hidden_states import device_named, load_target
 
     facts = target_facts(args.target)
     device = device_named(args.device)
-    embedding = read_ends(args.target).embedding.to(device)
+    embedding = read_embedding_and_head(args.target).embedding.to(device)
     drafter = load_drafter(args.drafter, facts, embedding, layers=layers_named(args.layers))
     if (other := trained_on(args.drafter)) not in (None, facts.weights_sha256):
         _say(f"note: {args.drafter} was trained for other weights ({other!s:.12}) than this target's")

@@ -88,7 +88,7 @@ def run_checkpoint(args: argparse.Namespace) -> int:
 
     snapshot, facts = load(newest(args.training) or args.training), target_facts(args.target)
     for name in ("weights_sha256", "config_sha256"):
-        if snapshot.told.get(f"target_{name}") != getattr(facts, name):
+        if snapshot.description.get(f"target_{name}") != getattr(facts, name):
             raise ArgumentsError(f"{args.training} is of another target than {args.target}: its {name} differs")
     told: dict[str, Json] = {"steps": snapshot.step}
     export(args.out, drafter_of(snapshot), facts, dtype=getattr(torch, args.dtype), provenance=told)
@@ -97,9 +97,9 @@ def run_checkpoint(args: argparse.Namespace) -> int:
 
 def run_to_speculators(args: argparse.Namespace) -> int:
     from pipeline.drafter.export.speculators import to_speculators
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
 
-    facts, embedding = target_facts(args.target), read_ends(args.target).embedding
+    facts, embedding = target_facts(args.target), read_embedding_and_head(args.target).embedding
     verifier = args.verifier or str(args.target)
     to_speculators(args.drafter, args.out, facts, embedding, verifier=verifier, draft_tokens=args.draft_tokens)
     return _written(args.out)
@@ -107,9 +107,9 @@ def run_to_speculators(args: argparse.Namespace) -> int:
 
 def run_from_speculators(args: argparse.Namespace) -> int:
     from pipeline.drafter.export.speculators import from_speculators
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
 
-    from_speculators(args.drafter, args.out, target_facts(args.target), read_ends(args.target).embedding)
+    from_speculators(args.drafter, args.out, target_facts(args.target), read_embedding_and_head(args.target).embedding)
     return _written(args.out)
 
 
@@ -118,16 +118,16 @@ def run_untrained(args: argparse.Namespace) -> int:
 
     from pipeline.drafter.decoding.drafting import untrained
     from pipeline.drafter.export.serving import export
-    from pipeline.drafter.model.config import choose, of_target
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.model.config import choose_vocabulary, drafter_config
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
     from pipeline.drafter.target.layers import layers_of
 
     facts = target_facts(args.target)
     size = args.draft_vocabulary or facts.vocab_size
     layers = layers_of(facts.num_layers, layers_named(args.layers))
-    config = of_target(facts.config.get_text_config(), draft_vocab_size=size, layers=layers)
-    vocabulary = choose(torch.zeros(facts.vocab_size), size)
-    drafter = untrained(config, vocabulary, read_ends(args.target).embedding, args.seed)
+    config = drafter_config(facts.config.get_text_config(), draft_vocab_size=size, layers=layers)
+    vocabulary = choose_vocabulary(torch.zeros(facts.vocab_size), size)
+    drafter = untrained(config, vocabulary, read_embedding_and_head(args.target).embedding, args.seed)
     told: dict[str, Json] = {"untrained": True, "seed": args.seed}
     export(args.out, drafter, facts, dtype=getattr(torch, args.dtype), provenance=told)
     return _written(args.out)

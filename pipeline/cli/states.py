@@ -130,7 +130,7 @@ def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | N
     """What the store is made of, if it fits. Raises TargetError, LayerError, StoreError."""
     from pipeline.drafter.states.extract import ExtractionPlan, require_room
     from pipeline.drafter.states.manifest import DTYPES, begin, computed_with
-    from pipeline.drafter.target.files import check_rows, notes, target_facts
+    from pipeline.drafter.target.files import check_rows, target_facts, target_notes
     from pipeline.drafter.target.hidden_states import computing_dtype, device_named
     from pipeline.drafter.target.layers import layers_of
 
@@ -144,7 +144,7 @@ def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | N
         computed = dict(served.computed)
     layers = layers_of(facts.num_layers, args.layers)
     plan = ExtractionPlan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
-    _say(*notes(facts, rows), f"the store takes {plan.size}")
+    _say(*target_notes(facts, rows), f"the store takes {plan.size}")
     begin(args.out, plan.settings(), plan.size)
     require_room(plan, args.out)
     return plan

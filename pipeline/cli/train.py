@@ -86,7 +86,7 @@ def _run_train(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     device = device_named(args.device)
     recipe, material = _recipe(args, device), _material(args)
-    _say(*material.told)
+    _say(*material.notes)
     try:
         permit = require(material.job)
     except GateShutError as error:
@@ -114,11 +114,11 @@ def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
 def _material(args: argparse.Namespace) -> TrainingData:
     """What the folders hold, under the policy. Raises ArgumentsError and what reading raises."""
     from pipeline.drafter.rows import RowPolicy
-    from pipeline.drafter.training.data import material_of
+    from pipeline.drafter.training.data import read_training_data
 
     longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
     policy = RowPolicy(args.min_evidence, longest)
-    return material_of(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
+    return read_training_data(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
 
 
 def _train(args: argparse.Namespace, recipe: Recipe, material: TrainingData, permit: Permit, world: World) -> int:
@@ -147,16 +147,16 @@ def _steps(args: argparse.Namespace, setup: Setup, habits: Intervals, permit: Pe
 
     training, world = setup.training, setup.training.world
     manifest = world.first(lambda: stack.enter_context(training_run.held(args.out, setup.settings)))
-    world.first(lambda: _require_no_other(args, training.feed.course.steps))
+    world.first(lambda: _require_no_other(args, training.sampler.course.steps))
     place = world.first(lambda: checkpoints.newest(args.out))
     if place is not None:
         training.restore(_of_this_run(checkpoints.load(place), place, setup))
-        _say(f"going on after step {training.step} of {training.feed.course.steps}")
+        _say(f"going on after step {training.step} of {training.sampler.course.steps}")
     folder = None
     if world.is_first:
         folder = stack.enter_context(training_run.opened(args.out, manifest, permit, habits, training.step))
-    with progress(training.feed.course.steps, training.step, speaks=world.is_first) as show:
-        ending = training_run.train(training, folder, habits, args.out, setup.told, show, permit.expires)
+    with progress(training.sampler.course.steps, training.step, speaks=world.is_first) as show:
+        ending = training_run.train(training, folder, habits, args.out, setup.description, show, permit.expires)
     if folder is not None:
         if ending.code == training_run.COMPLETE:
             _export(args, setup)
@@ -168,20 +168,20 @@ def _of_this_run(snapshot: Snapshot, place: Path, setup: Setup) -> Snapshot:
     """The same, if this run wrote it. Raises CheckpointError."""
     from pipeline.drafter.training.checkpoints import CheckpointError
 
-    if snapshot.told.get("settings_sha256") != setup.told["settings_sha256"]:
+    if snapshot.description.get("settings_sha256") != setup.description["settings_sha256"]:
         raise CheckpointError(f"{place} is of a run with other settings. Remove it, or put this run's own back")
     return snapshot
 
 
 def _require_no_other(args: argparse.Namespace, steps: int) -> None:
     """Raises ArgumentsError where a drafter lies in the place of this run's that is not its last, before any step."""
-    from pipeline.drafter.export.serving import ExportError, told_of
+    from pipeline.drafter.export.serving import ExportError, read_provenance
 
     place = args.out / DRAFTER
     if not place.exists():
         return
     try:
-        found, dtype = told_of(place)
+        found, dtype = read_provenance(place)
     except ExportError as error:
         raise ArgumentsError(f"{error}. Move {place} away") from error
     if found.get("steps") != steps or dtype != args.export_dtype:
@@ -209,14 +209,14 @@ def _export(args: argparse.Namespace, setup: Setup) -> None:
 def _result(args: argparse.Namespace, setup: Setup, ending: SessionEnd) -> dict[str, Json]:
     from pipeline.drafter.training.metrics import read_metrics
 
-    sides, training = setup.sides, setup.training
+    sides, training = setup.split, setup.training
     validated = next(reversed(read_metrics(args.out, "validation")), None)
     complete = ending.code == 0
     rows: dict[str, Json] = {side: len(getattr(sides, side)) for side in ("training", "held_out", "too_long", "mute")}
     return {
         "complete": complete,
         "steps": training.step,
-        "steps_in_all": training.feed.course.steps,
+        "steps_in_all": training.sampler.course.steps,
         "rows_used": rows,
         "draft_vocabulary_coverage": setup.vocabulary.coverage,
         "held_out_coverage": setup.held_out_coverage,
