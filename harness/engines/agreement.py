@@ -31,7 +31,7 @@ from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.files import weights_sha256
 from pipeline.formats.registry import open_format
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import EngineServer, ServerRequest
 from pipeline.records import Ids, Json, Sampling

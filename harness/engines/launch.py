@@ -21,7 +21,7 @@ from typing import IO, Final
 
 from harness.engines.keeper import GRACE_SECONDS
 from harness.engines.settings import HOST, Start
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError
 from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
 from pipeline.records import Sampling

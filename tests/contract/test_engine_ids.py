@@ -12,7 +12,7 @@ from harness.goldens.extension import golden_path
 from harness.goldens.golden import Golden, read_golden
 from pipeline.formats.format import Format, end_ids
 from pipeline.formats.registry import open_format
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.generation.engines.server import ServerRequest, checked
 from pipeline.proof.reconstruct import Expected, reconstruct

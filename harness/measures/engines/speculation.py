@@ -23,7 +23,7 @@ from harness.engines.__main__ import add_engine, start_of
 from harness.engines.agreement import add_prompts, asks_of, by_transformers, compared
 from harness.engines.launch import running
 from harness.engines.settings import Name
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.openrouter import NoAnswerError
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import EngineServer, ServerRequest, generation_of

@@ -31,7 +31,7 @@ from pipeline.generation.billing import (
     error_text,
 )
 from pipeline.generation.budget import Amount
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, complete
 from pipeline.generation.engines.server import (
     MOST_OF_AN_ERROR,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
-from pipeline.generation.engines import DIALECTS
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import (
     BusyClock,
