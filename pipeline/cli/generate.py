@@ -151,7 +151,7 @@ def _spent_before(plan: Plan) -> int:
 def _run(permit: Permit, plan: Plan, args: argparse.Namespace) -> int:
     from pipeline.cli.report import print_summary, progress
     from pipeline.generation.generate import run_generation
-    from pipeline.generation.paid_client import StopError
+    from pipeline.generation.outcome import StopError
 
     try:
         with progress(emulated=plan.route.api != "openrouter") as show:

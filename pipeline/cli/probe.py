@@ -123,7 +123,7 @@ def job_of(wanted: ProbePlan) -> Job:
 
 
 def _run(permit: Permit, wanted: ProbePlan) -> int:
-    from pipeline.generation.paid_client import StopError
+    from pipeline.generation.outcome import StopError
     from pipeline.generation.probe.probe import run_probe
 
     try:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.money import PICO_PER_USD
-from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED
+from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED
 from pipeline.generation.run import Progress as Show
 from pipeline.generation.summary import Summary, Tally
 from pipeline.records import MEANINGS, Reason

@@ -27,8 +27,18 @@ from pipeline.gate.gate import Permit
 from pipeline.generation.breaker import Trip, row_signs_of, trip_message
 from pipeline.generation.coverage import uncovered
 from pipeline.generation.ledger_schema import LedgerError
-from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import BUDGET_SPENT, INTERRUPTED, TRIPPED, TROUBLE, UNUSABLE, StopError
+from pipeline.generation.outcome import (
+    BUDGET_SPENT,
+    INTERRUPTED,
+    TRIPPED,
+    TROUBLE,
+    UNUSABLE,
+    Outcome,
+    Row,
+    Status,
+    StopError,
+    refusing_errors,
+)
 from pipeline.generation.plan import Plan
 from pipeline.generation.run import Progress, Run, begin, digests_at_end, now_text, on_interrupt
 from pipeline.generation.summary import Summary, cost_of, counted_risk

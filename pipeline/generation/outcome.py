@@ -100,3 +100,18 @@ class Backend(Protocol):
     def close(self) -> None:
         """Start nothing new; what is in flight still comes in."""
         ...
+
+
+TROUBLE, UNUSABLE, BUDGET_SPENT, TRIPPED, INTERRUPTED = 1, 2, 4, 5, 130
+"""Exit codes of a run that stopped."""
+
+
+class StopError(Exception):
+    """The run cannot go on.
+
+    The message is for the user, `code` is the exit code.
+    """
+
+    def __init__(self, message: str, code: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.code = code

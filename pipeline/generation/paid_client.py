@@ -23,6 +23,7 @@ from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError
 from pipeline.generation.ledger import LedgerAnswer, LedgerEntry, Request, State
 from pipeline.generation.ledger_schema import LedgerError
 from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.outcome import BUDGET_SPENT, StopError
 from pipeline.records import Json
 
 T = TypeVar("T")
@@ -32,20 +33,6 @@ MOST_LOST_IN_A_ROW = 20
 SPARE_BYTES = 4 * 1024 * 1024
 # A streamed token is a chunk of JSON of this size at most, as recorded; a body is far less.
 BYTES_A_TOKEN = 1024
-
-TROUBLE, UNUSABLE, BUDGET_SPENT, TRIPPED, INTERRUPTED = 1, 2, 4, 5, 130
-"""Exit codes of a run that stopped."""
-
-
-class StopError(Exception):
-    """The run cannot go on.
-
-    The message is for the user, `code` is the exit code.
-    """
-
-    def __init__(self, message: str, code: int = TROUBLE) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Sender(Protocol):

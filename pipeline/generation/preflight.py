@@ -20,7 +20,7 @@ from pathlib import Path
 from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign, Trip
 from pipeline.generation.ledger import State
-from pipeline.generation.paid_client import UNUSABLE, StopError
+from pipeline.generation.outcome import UNUSABLE, StopError
 from pipeline.generation.plan import Plan
 from pipeline.proof.fingerprint import Fingerprint, TraitName
 from pipeline.shards.manifest import Manifest

@@ -20,7 +20,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, stop_after_
 from pipeline.generation.billing import Judge
 from pipeline.generation.budget import Amount
 from pipeline.generation.ledger import Request
-from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.plan import RetryPolicy
 
 # A provider that turns away this many attempts in a row is down: three rows at six attempts each.

@@ -28,8 +28,8 @@ from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
-from pipeline.generation.outcome import Backend
-from pipeline.generation.paid_client import UNUSABLE, PaidClient, StopError
+from pipeline.generation.outcome import UNUSABLE, Backend, StopError
+from pipeline.generation.paid_client import PaidClient
 from pipeline.generation.plan import Plan, PromptsFile, settings
 from pipeline.generation.preflight import (
     Forecast,

@@ -32,7 +32,7 @@ from pipeline.base.money import pico
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.generation.preflight import require_fingerprint
 from pipeline.proof.reconstruct import reconstruct

@@ -26,7 +26,7 @@ from pipeline.gate.gate import Kind
 from pipeline.generation.engines.openrouter import KEY_VARIABLE, encode_body
 from pipeline.generation.generate import run_generation
 from pipeline.generation.ledger import Ledger, Request, exchanged
-from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
+from pipeline.generation.outcome import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
 from pipeline.generation.plan import RetryPolicy
 from pipeline.generation.probe.probe import run_probe
 from pipeline.proof.fingerprint import TraitName

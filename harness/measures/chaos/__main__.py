@@ -28,7 +28,7 @@ from harness.views.view import PROFILES
 from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import listing
-from pipeline.generation.paid_client import BUDGET_SPENT
+from pipeline.generation.outcome import BUDGET_SPENT
 from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
 from pipeline.records import Json, Route
 

@@ -22,7 +22,7 @@ from harness.fixtures.forks import forked, told_by
 from harness.fixtures.runs import World
 from pipeline.generation.engines.openrouter import open_client
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import Plan
 from pipeline.generation.reconcile import reconcile
 from pipeline.records import Json

@@ -31,7 +31,7 @@ from harness.fixtures.runs import MODEL, World, make_world, prompt_line
 from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.output import EngineError
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.records import Route, Sampling
 
 Victim = Literal["client", "server", "both"]

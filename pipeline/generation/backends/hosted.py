@@ -18,8 +18,8 @@ from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_en
 from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError, OpenRouter, encode_body, open_client
 from pipeline.generation.engines.request import request_body
 from pipeline.generation.ledger import Request, State, identity
-from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import PaidClient, StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError, refusing_errors
+from pipeline.generation.paid_client import PaidClient
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.locations import special_text

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.generation.engines.output import complete
-from pipeline.generation.outcome import Outcome, Row, Status
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.proof.reconstruct import Expected
 from pipeline.records import Reason, Refusal

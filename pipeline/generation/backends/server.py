@@ -44,8 +44,8 @@ from pipeline.generation.engines.server import (
     generation_of,
 )
 from pipeline.generation.ledger import LedgerAnswer, Request, State, identity
-from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import Reply, StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError, refusing_errors
+from pipeline.generation.paid_client import Reply
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.reconstruct import Expected

@@ -28,16 +28,8 @@ from pipeline.generation.engines.openrouter import OpenRouter, key_from_environm
 from pipeline.generation.ledger import Ledger, State, exchanged
 from pipeline.generation.ledger_schema import LedgerError
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
-from pipeline.generation.outcome import Status, refusing_errors
-from pipeline.generation.paid_client import (
-    BUDGET_SPENT,
-    INTERRUPTED,
-    TROUBLE,
-    UNUSABLE,
-    PaidClient,
-    Reply,
-    StopError,
-)
+from pipeline.generation.outcome import BUDGET_SPENT, INTERRUPTED, TROUBLE, UNUSABLE, Status, StopError, refusing_errors
+from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.plan import Plan
 from pipeline.generation.probe.exchange_file import FILE, Source, write_exchanges
 from pipeline.generation.probe.probes import ProbePlan, read_probes

@@ -15,7 +15,8 @@ from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.engines.openrouter import HttpAnswer
 from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
 from pipeline.generation.ledger_writer import LedgerWriter
-from pipeline.generation.paid_client import PaidClient, Reply, StopError, retry_after_seconds
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply, retry_after_seconds
 from pipeline.records import Route
 
 WORST = Amount(100, 10, 1)

@@ -10,7 +10,7 @@ import pytest
 from harness.fixtures.runs import byte_format
 from pipeline.base.money import pico
 from pipeline.generation.breaker import Sign
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import Plan
 from pipeline.generation.preflight import ENOUGH, LEAST, Forecast, Range, better_form, forecast, require_hope
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName

@@ -12,7 +12,8 @@ from pipeline.generation.budget import Amount, Budget
 from pipeline.generation.engines.openrouter import HttpAnswer
 from pipeline.generation.ledger import Ledger, LedgerEntry, Request, State
 from pipeline.generation.ledger_writer import LedgerWriter
-from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.plan import RetryPolicy
 from pipeline.generation.retry import RateLimiter, Retry, RetryingClient
 from pipeline.records import Route
