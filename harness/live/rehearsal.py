@@ -41,7 +41,7 @@ from pipeline.generation.probe.probes import Probe, ProbePlan, read_probes
 from pipeline.records import Ids, Refusal, Route, Sampling, ToolMode
 
 if TYPE_CHECKING:
-    from harness.emulator.server import Terms, Trial
+    from harness.emulator.server import EmulatorInProcess, Terms
 
 
 FMT = open_format("tiny-kimi")
@@ -56,7 +56,7 @@ class Shop:
     """A world, the emulator in it, and what a probe said."""
 
     world: World
-    trial: Trial
+    trial: EmulatorInProcess
     said: list[str]
 
     def wanted(self, *, route: Route = EMULATED, budget: str = "1", few: bool = False, repeats: int = 3) -> ProbePlan:
@@ -94,12 +94,12 @@ class Shop:
 @contextmanager
 def opened(folder: Path, answerer: Answerer | None = None, terms: Terms | None = None) -> Iterator[Shop]:
     """A shop in `folder`, over a real socket."""
-    from harness.emulator.server import emulating
+    from harness.emulator.server import emulator_in_process
 
     world = make_world(folder, FMT)
     for name in (PROBES, "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, world.root / name)
-    with emulating(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
+    with emulator_in_process(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
         yield Shop(replace(world, url=trial.url), trial, [])
 
 
