@@ -336,9 +336,9 @@ def candidate_forms(body: bytes) -> Iterator[Stored]:
 
 
 def _parsed(text: str) -> Stored | None:
-    """Return JSON in the style that writes it so, or None.
+    """Return JSON in the style that writes it so.
 
-    The white space round it is kept: keep-alives come before the JSON.
+    None where no style does. The white space round it is kept: keep-alives come before the JSON.
     """
     core = text.strip(SPACE)
     start = text.find(core)

@@ -160,7 +160,9 @@ def _is_recorded(name: str, recorder: Recorder) -> bool:
 
 
 def record(name: str, recorder: Recorder) -> int:
-    """Save the first answer that shows its case; return its seed.
+    """Save the first answer that shows its case.
+
+    Returns its seed. Raises CassetteError.
 
     Raises CassetteError.
     """

@@ -390,8 +390,8 @@ def same_count_mismatch(found: Fingerprint, observations: Sequence[Observation],
     for one in observations:
         if one.exchange.truth.resegmented is not None:
             continue
-        stop, limit = ended(one.completion), one.exchange.max_tokens
         try:
+            stop, limit = ended(one.completion), one.exchange.max_tokens
             ids = by_counts(Answer(one.exchange.prompt, one.completion, fmt, found, stop, limit)).ids
         except RefusedError:
             continue

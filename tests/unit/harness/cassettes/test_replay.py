@@ -33,8 +33,8 @@ from harness.cassettes.cassette import (
     store,
 )
 from harness.cassettes.replay import EMULATOR_URL, recording, replaying
-from harness.cassettes.scrub import MARK
 from pipeline.base.paths import ROOT
+from pipeline.base.redaction import MARK
 
 pytest_plugins = ["pytester"]
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from harness.cassettes.scrub import (
     KEPT_REQUEST,
     KEPT_RESPONSE,
-    MARK,
     key_forms,
     scrub_body,
     scrub_headers,
     scrub_uri,
     secrets_in,
 )
+from pipeline.base.redaction import MARK
 
 NAMES = (
     *(

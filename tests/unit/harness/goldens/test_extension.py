@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.goldens.cases import GOLDENS, SMALL
-from harness.goldens.extension import TokenGolden, remove_orphans, same_but_for_date, same_tokens
+from harness.goldens.extension import TokenGolden, same_tokens
 from harness.goldens.golden import Golden, GoldenError, GoldenToken, diff_lines, dump_golden, parse_golden, read_golden
+from harness.goldens.refresh import remove_orphans, same_but_for_date
 from pipeline.base.paths import ROOT
 from pipeline.records import Prompt
 
@@ -164,7 +165,7 @@ def test_a_difference_fails_the_test_and_tells_it(pytester: pytest.Pytester, mon
         f"""
         import pytest
         from harness.goldens.golden import parse_golden
-        from harness.goldens import TokenGolden
+        from harness.goldens.extension import TokenGolden
 
         @pytest.fixture
         def golden(snapshot):

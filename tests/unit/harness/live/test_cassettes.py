@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.cassettes.cassette import read_cassette
-from harness.cassettes.scrub import MARK
 from harness.live.cassettes import cassettes_of, folder_of, read_recorded, save_all
 from pipeline.base.paths import ROOT
+from pipeline.base.redaction import MARK
 from pipeline.fingerprints.exchanges import ExchangesError
 from pipeline.generation.engines.openrouter import KEY_VARIABLE
 from pipeline.records import Json

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.fixtures.bytewise import (
+from harness.fixtures.harmony_bytes import (
     ANALYSIS,
     BYTES,
     CALL,
