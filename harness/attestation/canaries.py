@@ -105,7 +105,7 @@ def masked_report(config: pytest.Config) -> str | None:
 
 
 def _masked_canary(module: pytest.Module) -> str | None:
-    """Run a canary in the module's folder; say how it was masked."""
+    """Run a canary in one folder; say what masked it."""
 
     def fail() -> None:
         raise CanaryError("this test must be reported failed")

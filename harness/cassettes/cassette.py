@@ -188,7 +188,10 @@ def provenance_entries(provenance: Provenance) -> dict[str, Any]:
 
 
 def read_provenance(entries: Mapping[str, Any]) -> Provenance:
-    """Return the provenance of its entries; ValueError for an unusable one."""
+    """Return the provenance that YAML holds.
+
+    Raises ValueError for an unusable one.
+    """
     oracle = entries.get("oracle")
     if entries["source"] not in {"live", "emulator", "local"}:
         raise ValueError(f"source {entries['source']!r} is neither live nor emulator nor local")

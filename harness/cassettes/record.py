@@ -186,7 +186,7 @@ def record(name: str, recorder: Recorder) -> int:
 
 
 async def ask(name: str, recorder: Recorder, seed: int) -> tuple[Tape, OracleEntry]:
-    """Ask the case under a seed; return the recording and the truth."""
+    """Ask the case under a seed; return recording and truth."""
     body = encode_body(request_of(name, recorder.fmt, seed))
     async with open_client("emulator", recorder.url) as client:
         with recording() as tape:

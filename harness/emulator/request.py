@@ -82,7 +82,10 @@ def body_object(raw: bytes) -> JsonObject:
 
 
 def chosen_profile(body: JsonObject, model: str) -> Profile:
-    """Return the provider that `provider.only` or `provider.order` names, else the first."""
+    """Return the provider that is asked for.
+
+    What `provider.only` or `provider.order` names, else the first. Raises ApiError.
+    """
     wanted = body.get("provider")
     choice = wanted if isinstance(wanted, dict) else {}
     lists = [value for field in ("only", "order") if isinstance(value := choice.get(field), list)]

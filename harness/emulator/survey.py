@@ -137,7 +137,10 @@ def survey(wanted: Iterable[SurveyQuestion], fmt: Format, *, resegment: float = 
 
 
 async def ask_all(url: str, wanted: Sequence[SurveyQuestion], fmt: Format) -> list[tuple[bytes, str]]:
-    """Ask at most `CONCURRENCY` questions at once; return bytes and generation ids."""
+    """Ask every question; return bytes and generation ids.
+
+    At most `CONCURRENCY` at once.
+    """
     slots = asyncio.Semaphore(CONCURRENCY)
     async with OpenRouter(url) as client:
 

@@ -210,7 +210,7 @@ def token_lines(received: Golden, golden: Golden) -> Iterator[str]:
 
 
 def margin_lines(recorded: GoldenToken, other: GoldenToken | None) -> Iterator[str]:
-    """Yield how close the choice was, and whether the text is the same."""
+    """Yield how close the choice was."""
     if recorded.margin is not None:
         is_runner_up = other is not None and other.id == recorded.runner_up
         which = "the golden's runner-up" if is_runner_up else "not the golden's runner-up"

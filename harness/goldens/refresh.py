@@ -66,7 +66,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _stands(case: str, bench: Bench, options: argparse.Namespace) -> bool:
-    """Write or check one case, and print what came of it."""
+    """Write or check one case, and print the result.
+
+    Returns whether its golden stands.
+    """
     try:
         treat = check_case if options.check else make_case
         lines = [*treat(case, bench, options.goldens)]

@@ -32,7 +32,10 @@ def asked(*, thinking: bool) -> Prompt:
 
 
 def require_inverse(fmt: Format, parts: Parts) -> None:
-    """`parse(assemble(parts)) == parts`, unless the parts cannot be told apart by any reader."""
+    """Require `parse(assemble(parts)) == parts`.
+
+    Unless no reader can tell the parts apart.
+    """
     ids = fmt.assemble(parts).ids
     again = fmt.parse(ids, thinking=parts.reasoning is not None)
     if again != parts:

@@ -39,7 +39,10 @@ def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
 
 
 def calls_in(content: str) -> Iterator[ToolCall]:
-    """Yield the calls as each family writes them; ValueError where one does not parse."""
+    """Yield the calls as each family writes them.
+
+    Raises ValueError where one does not parse.
+    """
     for index, match in enumerate(_WIDE_CALL.finditer(content.partition(_SECTION)[2])):
         yield ToolCall(f"call_{index:08x}", match[1], match[2])
     section = _TAGGED.search(content)
@@ -53,7 +56,7 @@ def calls_in(content: str) -> Iterator[ToolCall]:
 
 
 def json_call(text: str) -> tuple[str, object]:
-    """Return name and arguments of a call as Qwen writes it."""
+    """Return name and arguments of a call in Qwen's form."""
     call = json.loads(text)
     name = call.get("name") if isinstance(call, dict) else None
     if not name or not isinstance(name, str):
@@ -62,7 +65,7 @@ def json_call(text: str) -> tuple[str, object]:
 
 
 def argument_call(text: str) -> tuple[str, object]:
-    """Return name and arguments of a call as GLM writes it."""
+    """Return name and arguments of a call in GLM's form."""
     name = text.partition("<arg_key>")[0].strip()
     if not name:
         raise ValueError(text)

@@ -127,7 +127,8 @@ def test_what_is_no_golden_is_an_error_that_names_the_command(tmp_path: Path, te
         read_golden(tmp_path / "x.tokens.json")
 
 
-def test_a_golden_is_written_again_only_when_more_than_its_date_changes(tmp_path: Path) -> None:
+def test_a_golden_is_rewritten_when_more_than_its_date_changes(tmp_path: Path) -> None:
+    """A golden is written again only when more than its date changes."""
     path = tmp_path / "capital.tokens.json"
     path.write_text(dump_golden(GOLDEN), "utf-8")
     later = replace(GOLDEN, provenance={**GOLDEN.provenance, "recorded_at": "2027-01-01T00:00:00Z"})
@@ -154,7 +155,7 @@ def test_the_small_set_is_small() -> None:
 # Under pytest
 
 
-def test_a_difference_fails_the_test_and_tells_it(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_fails_the_test_and_is_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens under another key pass; other tokens and a missing golden fail."""
     folder = pytester.path / "goldens" / "tiny_target"
     folder.mkdir(parents=True)
