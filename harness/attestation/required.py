@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Exit 0 when it lists what is collected, 1 when it does not, 2 when nothing is collected.
     """
-    parser = argparse.ArgumentParser(prog="python -m harness required", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness required", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the file anew")
     options = parser.parse_args(arguments)
     collected = _collected()

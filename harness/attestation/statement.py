@@ -163,7 +163,7 @@ def _oldest(recordings: Iterable[Mapping[str, str]]) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Rotate CI's key; 0, or 2 with the reason."""
-    parser = argparse.ArgumentParser(prog="python -m harness attestation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness attestation", description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     rotate = verbs.add_parser("rotate", help="make a new key pair for CI")
     rotate.add_argument("--private", type=Path, required=True, metavar="FILE", help="for the private half (0600)")

@@ -246,7 +246,7 @@ STYLES: Mapping[str, Callable[[Any], str]] = {
     "spaced ascii": json.dumps,
     "indented": partial(json.dumps, ensure_ascii=False, indent=2),
 }
-"""How senders write JSON: OpenRouter, Python, Python told to be short, Python's default, people."""
+"""How senders write JSON: OpenRouter, Python, compact Python, Python's default, people."""
 
 SPACE = " \t\r\n"
 DATA = "data: "

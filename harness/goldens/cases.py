@@ -137,8 +137,8 @@ class GoldenAnswer:
 
 def ask(*messages: JsonObject | str, tools: tuple[JsonObject, ...] = (), thinking: bool = True) -> Prompt:
     """Return a prompt; text is a user's message."""
-    spoken = tuple(user(message) if isinstance(message, str) else message for message in messages)
-    return Prompt("", spoken, tools, thinking)
+    whole = tuple(user(message) if isinstance(message, str) else message for message in messages)
+    return Prompt("", whole, tools, thinking)
 
 
 PLAIN: Final = (

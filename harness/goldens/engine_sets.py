@@ -215,7 +215,7 @@ def settled(golden: GoldenSet, folder: Path, stem: str, *, check: bool) -> int:
     was = _beside(path, golden) if path.exists() else None
     others = {other.stem: _beside(other, golden) for other in sorted(folder.glob("*.jsonl")) if other != path}
     for beside, found in [*([(f"{stem} as recorded", was)] if path.exists() else []), *others.items()]:
-        sys.stdout.write("".join(f"{line}\n" for line in said(beside, found)))
+        sys.stdout.write("".join(f"{line}\n" for line in comparison_lines(beside, found)))
     same = was is not None and not was.differences and not was.moved
     if not check and not same:
         write(path, golden)
@@ -235,7 +235,7 @@ def _beside(path: Path, golden: GoldenSet) -> Compared | None:
         return None
 
 
-def said(beside: str, found: Compared | None) -> Iterator[str]:
+def comparison_lines(beside: str, found: Compared | None) -> Iterator[str]:
     """Yield the verdict, and every first difference with its margins."""
     if found is None:
         yield f"beside {beside}: not to be compared"

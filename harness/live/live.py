@@ -138,9 +138,9 @@ def compared(
     learned, account = learned_from([one.exchange for one in kept], options.tokenizer)
     sys.stderr.writelines(f"{line}\n" for line in account)
     known = committed_fingerprints(options.root)
-    asked = list(dict.fromkeys(one.exchange.model for one in kept))
+    models = list(dict.fromkeys(one.exchange.model for one in kept))
     for one in learned:
-        found = as_asked(one, asked)
+        found = as_asked(one, models)
         yield found, changes(same_route(found, known), found, few=few)
 
 

@@ -319,7 +319,7 @@ def headed_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchSt
     return st.one_of(plain, plain, plain, st.builds(_stepped, st.just(fmt), text, steps, last))
 
 
-def is_told(parts: Parts) -> bool:
+def is_text_alone(parts: Parts) -> bool:
     """Return whether text alone can prove the answer.
 
     One analysis message, then one final message or its beginning.

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.strategies import properties
-from harness.strategies.completions import completions, cut_completions, emitted, is_told, plain_texts, texts
+from harness.strategies.completions import completions, cut_completions, emitted, is_text_alone, plain_texts, texts
 from harness.views.roundtrip import RoundTrip, trips
 from harness.views.view import PROFILES, Profile
 from pipeline.formats.format import Format, Parts, is_headed, tag_names
@@ -120,7 +120,7 @@ def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
         return False
     if parts.think_closed and not parts.body:
         return False
-    if parts.reasoning == "" or (is_headed(fmt) and not is_told(parts)):
+    if parts.reasoning == "" or (is_headed(fmt) and not is_text_alone(parts)):
         return False
     last = parts.body[-1] if parts.body else parts.reasoning
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)

@@ -20,7 +20,7 @@ _STOPS = ("<|end|>", "<|return|>", "<|call|>")
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class HarmonyTexts:
     """The tokens of each field as bytes, and the calls."""
 
     reasoning: tuple[bytes, ...]
@@ -28,7 +28,7 @@ class Spoken:
     calls: tuple[ToolCall, ...]
 
 
-def spoken(ids: Ids, fmt: Format, *, stream: bool) -> Spoken:
+def harmony_texts(ids: Ids, fmt: Format, *, stream: bool) -> HarmonyTexts:
     """Return what a server that parses `ids` shows.
 
     `ids` has shape [n].
@@ -37,7 +37,7 @@ def spoken(ids: Ids, fmt: Format, *, stream: bool) -> Spoken:
     calls = [(_recipient(header), text) for header, text in messages if _recipient(header)]
     others = [(_CHANNEL.findall(header), text) for header, text in messages if not _recipient(header)]
     between = () if stream else (b"\n",)
-    return Spoken(
+    return HarmonyTexts(
         _joined([text for channel, text in others if channel == ["analysis"]], between),
         _joined([text for channel, text in others if channel != ["analysis"]], between),
         tuple(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from harness.views.harmony import Spoken, spoken
+from harness.views.harmony import HarmonyTexts, harmony_texts
 from harness.views.parsers import tagged_calls
 from pipeline.formats.format import Format, end_ids, is_headed
 from pipeline.formats.kimi.format import THINK, TOOL_MARKERS
@@ -129,7 +129,7 @@ def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent:
     """
     ended = bool(end_ids(fmt).intersection(ids[-1:]))
     token_bytes = fmt.tokenizer.token_bytes
-    headed = spoken(ids, fmt, stream=stream) if is_headed(fmt) else None
+    headed = harmony_texts(ids, fmt, stream=stream) if is_headed(fmt) else None
     visible = headed or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
     calls, before = _parsed_calls(content, profile) if tools_sent and headed is None else ((), content)
@@ -236,7 +236,12 @@ def _count(ids: Ids, reasoning: str, content: str, profile: Profile, fmt: Format
 
 
 def _deltas(
-    visible: _Text | Spoken, reasoning: str, content: str, calls: Sequence[ToolCall], profile: Profile, fmt: Format
+    visible: _Text | HarmonyTexts,
+    reasoning: str,
+    content: str,
+    calls: Sequence[ToolCall],
+    profile: Profile,
+    fmt: Format,
 ) -> tuple[Delta, ...]:
     deltas = [Delta("reasoning", text) for text in _chunks(visible.reasoning, reasoning, profile, fmt) if text]
     deltas += [Delta("content", text) for text in _chunks(visible.content, content, profile, fmt) if text]
