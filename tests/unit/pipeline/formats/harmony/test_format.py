@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.fixtures.bytewise import (
+from harness.fixtures.harmony_bytes import (
     ANALYSIS,
     BYTES,
     CALL,
@@ -21,7 +21,7 @@ from harness.fixtures.bytewise import (
     told,
     verdict,
 )
-from harness.views.harmony import spoken
+from harness.views.harmony import harmony_texts
 from pipeline.formats.format import Headed, Parts, closing, hidden, opening
 from pipeline.formats.harmony.format import DAY
 from pipeline.generation.engines.output import EngineOutput, complete
@@ -213,12 +213,12 @@ def test_a_local_answer_shows_its_texts_without_headers() -> None:
 
 def test_the_views_parser_joins_messages_and_finds_calls_and_takes_any_ids() -> None:
     text = f"{ANALYSIS}a{TURN}{ANALYSIS}b{TURN}<|channel|>commentary<|message|>c{TURN}{FINAL}d{TURN}{CALL}<|call|>"
-    body, stream = (spoken(ids_of(text), FORMAT, stream=stream) for stream in (False, True))
+    body, stream = (harmony_texts(ids_of(text), FORMAT, stream=stream) for stream in (False, True))
 
     assert (b"a\nb", b"c\nd") == (b"".join(body.reasoning), b"".join(body.content))
     assert (b"ab", b"cd") == (b"".join(stream.reasoning), b"".join(stream.content))
     assert (ToolCall("call_00000000", "f", "{}"),) == body.calls
     assert ((), ()) == (
-        spoken(ids_of("x<|end|>y<|return|>"), FORMAT, stream=False).content,
-        spoken((), FORMAT, stream=False).content,
+        harmony_texts(ids_of("x<|end|>y<|return|>"), FORMAT, stream=False).content,
+        harmony_texts((), FORMAT, stream=False).content,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.fixtures.bytewise import ANALYSIS, CALL, FINAL, FORMAT, LEGAL, TURN, ids_of, text_of
+from harness.fixtures.harmony_bytes import ANALYSIS, CALL, FINAL, FORMAT, LEGAL, TURN, ids_of, text_of
 from pipeline.records import Reason, RefusedError, SpanKind
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.fixtures.answers import answer, route
-from harness.fixtures.bytewise import ANALYSIS, BYTES, FINAL, FORMAT, HARMONY, PROMPT, TURN, USER, ids_of, text_of
+from harness.fixtures.harmony_bytes import ANALYSIS, BYTES, FINAL, FORMAT, HARMONY, PROMPT, TURN, USER, ids_of, text_of
 from pipeline.formats.harmony.format import load_high
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Json, JsonObject, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
