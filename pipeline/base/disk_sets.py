@@ -13,7 +13,7 @@ CACHE_KIB = 16 * 1024
 
 
 class DiskSet:
-    """A set of keys; a million of them cost the page cache alone."""
+    """A set of keys; memory is the page cache's alone."""
 
     def __init__(self) -> None:
         self._db = temporary("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and lock files.
+"""Files written whole or not at all, and lock files.
 
 Guarantees: after a crash a reader finds the old file or the new one, never a part of either. A lock is released when
 its file is closed or its process ends, even by a kill, so no stale lock is left behind. The lock's file stays: if it
@@ -17,7 +17,7 @@ from typing import BinaryIO, TextIO
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a temporary file, then move it to `path`.
+    """Let `write` fill a temporary file, then rename it.
 
     File and folder are synced. Raises OSError; then the temporary file is removed.
     """
@@ -35,7 +35,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Return the path of the temporary file; a kill may leave it."""
+    """Return the temporary file's path; a kill may leave it."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -73,7 +73,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 class HeldError(Exception):
-    """Another process holds the lock; `holder` is its id, or `unknown`."""
+    """Another process holds the lock; `holder` is its id."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by process {holder}")

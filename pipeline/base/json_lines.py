@@ -84,7 +84,7 @@ def _writes_keys_once(raw: bytes, keys: int) -> bool:
 
 
 def _count_keys(value: Json) -> int:
-    """Count the keys at every depth; -1 for a doubtful number.
+    """Count keys at every depth; -1 for a doubtful number.
 
     A line that writes more keys than this may name one twice. A number is doubtful where the fast reader may have
     changed it.
@@ -106,7 +106,7 @@ def _count_keys(value: Json) -> int:
 
 
 def strict_object(text: str | bytes) -> dict[str, Json]:
-    """Parse UTF-8 text as one JSON object, without NaN or repeated keys.
+    """Parse one JSON object without NaN or repeated keys.
 
     Raises RefusedError(MALFORMED_INPUT).
 
@@ -185,7 +185,7 @@ def canonical(body: JsonObject) -> bytes:
 
     Sorted keys, no spaces, ASCII.
 
-    >>> canonical({"b": 1, "a": "ä"})
-    b'{"a":"\\\\u00e4","b":1}'
+    >>> canonical({"b": 1, "a": [2]})
+    b'{"a":[2],"b":1}'
     """
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")

@@ -37,7 +37,7 @@ class RefusedLine:
 
 
 def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
-    """Yield each line as a Prompt or as what is wrong.
+    """Yield each line as a Prompt or a RefusedLine.
 
     In the order of the file. Raises OSError on opening.
     """

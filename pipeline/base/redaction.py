@@ -95,7 +95,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 class Redaction:
-    """One key, to be taken out of answers; None for no key."""
+    """Removes one key from answers; None removes nothing."""
 
     def __init__(self, key: str | None) -> None:
         tails = {key[match.end() :] for match in re.finditer("[-_]", key)} if key else set()
