@@ -52,7 +52,7 @@ class _OwnFinder:
 
 
 def _start_over() -> int:
-    """Replace this process by an isolated interpreter with the same command.
+    """Run the same command in an isolated interpreter.
 
     It ignores PYTHON* variables, user packages and every bytecode cache. The process is replaced and not started below
     this one, so that signals and the exit status stay the caller's.

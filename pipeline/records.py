@@ -32,7 +32,7 @@ STRENGTH: Mapping[str, int] = {str(grade): len(Evidence) - rank for rank, grade 
 
 
 class Reason(StrEnum):
-    """Why a row is refused; a closed list, explained in `MEANINGS`."""
+    """Why a row is refused; `MEANINGS` explains each."""
 
     MALFORMED_INPUT = "malformed_input"
     NO_PROMPT = "no_prompt"
@@ -112,7 +112,7 @@ MEANINGS: Mapping[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a row is not proven, and where that was seen."""
+    """Why a row is not proven, and where it shows."""
 
     reason: Reason
     detail: str
@@ -195,7 +195,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One non-empty text delta of a stream, in order of arrival."""
+    """One non-empty text delta of a stream."""
 
     field: Literal["reasoning", "content", "tool_calls"]
     text: str
@@ -248,7 +248,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A proven row: prompt ids as served and ids as emitted."""
+    """A proven row: prompt ids as served, ids as emitted."""
 
     id: str
     prompt_ids: Ids
@@ -259,7 +259,7 @@ class TokenRow:
 
 
 class ToolMode(StrEnum):
-    """How tools travel: none, in the prompt text, or as `tools`."""
+    """How tools travel: in the prompt text, or as `tools`."""
 
     NONE = "none"
     RAW = "raw"
@@ -268,7 +268,7 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a completion was got. Two routes never share a contract.
+    """How a completion was got; two routes share no contract.
 
     `api` is `local` (transformers in this process), `sglang` or `vllm` (a server on this machine, ids in and ids out),
     `emulator` (loopback) or `openrouter`. `provider` is the slug that pins the provider (`siliconflow`); it is empty
@@ -305,7 +305,7 @@ SERVED_APIS = frozenset({"sglang", "vllm"})
 
 
 class RouteError(Exception):
-    """A name is no route; the message lists those there are."""
+    """A name is no route; the message lists them."""
 
 
 def parse_route(name: str, *, model: str, stream: bool) -> Route:
@@ -325,7 +325,7 @@ def parse_route(name: str, *, model: str, stream: bool) -> Route:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What is in the way, and the command that mends it.
+    """What is in the way, and what mends it.
 
     `what` is one sentence without its full stop; `mend` is empty where no command helps.
     """

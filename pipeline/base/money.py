@@ -34,7 +34,7 @@ def pico(usd: Decimal | float | str) -> int:
 
 
 def usd_text(amount: int) -> str:
-    """Return the exact amount in USD, to four decimals or more.
+    """Return the exact amount in USD, four decimals or more.
 
     >>> usd_text(14_200_000_000), usd_text(12_345_000)
     ('0.0142', '0.000012345')

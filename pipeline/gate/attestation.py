@@ -182,7 +182,7 @@ def _require_in_lifetime(attestation: Attestation, now: datetime) -> None:
 
 
 def _words(span: timedelta) -> str:
-    """Return `3 days 1 h`; below two days, `30 h 5 min`."""
+    """Return a time span, as `30 h 5 min`."""
     hours, minutes = divmod(int(span.total_seconds()) // 60, 60)
     return f"{hours // 24} days {hours % 24} h" if hours >= 48 else f"{hours} h {minutes} min"  # noqa: PLR2004
 

@@ -194,7 +194,7 @@ def forged_caches(root: Path, packages: tuple[str, ...] = ("pipeline", "harness"
 
 
 def _is_forged(cache: Path) -> bool:
-    """Whether the cache would be imported and differs from its source."""
+    """Whether an import would take other code than the source."""
     source = cache.parent.parent / f"{cache.name.partition('.')[0]}.py"
     data = cache.read_bytes()
     if not source.is_file() or not _is_taken(data, source):

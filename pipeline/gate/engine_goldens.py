@@ -58,7 +58,7 @@ def key_of(path: Path) -> Mapping[str, Json]:
 
 
 def stale(root: Path, key: Mapping[str, Json]) -> str:
-    """Return why a set of this key is stale, or nothing.
+    """Return why a set is stale, or nothing.
 
     Compares with the versions that pyproject.toml and constraints.txt pin of the engine's package.
     """
