@@ -1,9 +1,9 @@
 """Parquet shards of proven rows; the quarantine of others.
 
 Guarantees: a shard is whole or not there. A row stands in exactly one of shards and quarantine, and once. What a crash
-cut off is written again from the ledger. Rows that wait in memory are bounded by ids as well as by
-rows, however long the answers are: an id takes four bytes in a packed block, and forty as a Python number. A trial shard is written before anything is
-asked for, so a library that cannot write one is found then, and the memory for it is taken then.
+cut off is written again from the ledger. Rows that wait in memory are bounded by ids as well as by rows: an id takes
+four bytes in a packed block, and forty as a Python number. A trial shard is written before anything is asked for, so a
+library that cannot write one is found then, and the memory for it is taken then.
 
 Columns of a shard: id, prompt_ids and output_ids (int32 lists), spans (kind, start, stop), evidence, detail, dataset,
 route.
