@@ -1,4 +1,4 @@
-"""Turn prompts into proven token sequences, and those into a drafter.
+"""Turn prompts into proven token sequences, and into a drafter.
 
 Guarantees: never imports `harness` or `tests`.
 
