@@ -398,6 +398,17 @@ def exchanged(path: Path, run: str) -> list[LedgerExchange]:
     ]
 
 
+def answer_of(path: Path, identity: str) -> bytes | None:
+    """Return the newest answer to a request, byte for byte.
+
+    None where the ledger holds none. Takes no lock. Raises LedgerError.
+    """
+    with reading(path) as db:
+        sql = "SELECT raw FROM answers WHERE identity = ? ORDER BY attempt DESC LIMIT 1"
+        row = None if db is None else db.execute(sql, (identity,)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
 def _spent(db: sqlite3.Connection, **keys: str | None) -> int:
     wanted = {key: value for key, value in keys.items() if value is not None}
     where = " AND ".join(f"{key} = :{key}" for key in wanted) or "1"
