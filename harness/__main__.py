@@ -57,6 +57,7 @@ MEASURES: Mapping[str, Program] = {
     "smollm": Program("harness.measures.drafter.smollm", "convert SmolLM2 from its package to a model directory"),
     "smollm-demo": Program("harness.measures.drafter.smollm_demo", "a drafter of SmolLM2, end to end"),
     "smollm-rows": Program("harness.measures.drafter.smollm_rows", "rows of SmolLM2's own answers"),
+    "walks": Program("harness.measures.walks", "units and modules that three typical jobs enter"),
     "tool-detection": Program("harness.measures.tool_detection", "precision and recall of the tool audit"),
     "training-speed": Program("harness.measures.training_speed", "a training step beside SpecForge's and speculators'"),
 }
