@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from harness.emulator.survey import SurveyedAnswer
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE
 from pipeline.base.binomial import clopper_pearson_upper
-from pipeline.formats.format import Format, Opener, end_ids, ending, is_headed, opened, opening
+from pipeline.formats.format import Format, Opener
 from pipeline.proof.answer import Answer, ended
-from pipeline.proof.engine_ids import by_counts
+from pipeline.proof.counted import by_count
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.stream_deltas import crossed_boundary
+from pipeline.proof.text_guards import require_text_evidence
 from pipeline.records import Completion, Json, RefusedError
 
 ENOUGH = 20
@@ -62,7 +63,7 @@ def measured(exchanges: Iterable[SurveyedAnswer], fmt: Format) -> list[Fingerpri
 
 def _seen(exchange: SurveyedAnswer, completion: Completion, fmt: Format) -> Seen:
     ids, close = exchange.truth.output_ids, fmt.think_close_id
-    begun = len(opened(fmt, ids, thinking=exchange.prompt.thinking))
+    begun = len(fmt.opened_with(ids, thinking=exchange.prompt.thinking))
     thought = fmt.opener(thinking=exchange.prompt.thinking) is Opener.PROMPT or bool(begun)
     closed = thought and close in ids
     split = ids.index(close) if closed else len(ids) if thought else -1
@@ -281,7 +282,7 @@ def _section_start(content: str, fmt: Format) -> int:
 
 def _turn_end(seen: Sequence[Seen], fmt: Format) -> dict[str, Trait]:
     """Nothing where the family has one end token; else proven by enough answers with calls and enough without."""
-    if len(end_ids(fmt)) == 1:
+    if len(fmt.end_ids) == 1:
         return {}
     votes = [list(_turn_end_votes(seen, fmt, in_section=in_section)) for in_section in (False, True)]
     trait = _vote(vote for cast in votes for vote in cast)
@@ -295,12 +296,12 @@ def _turn_end_votes(seen: Sequence[Seen], fmt: Format, *, in_section: bool) -> I
     for one in seen:
         if one.in_section == in_section and not one.exchange.truth.cut:
             last = one.exchange.truth.output_ids[-1]
-            yield "by_role" if last == ending(fmt, markers) else fmt.tokenizer.name_of(last) or "no control token"
+            yield "by_role" if last == fmt.end_id_for(markers) else fmt.tokenizer.name_of(last) or "no control token"
 
 
 def _think_lead(seen: Sequence[Seen], fmt: Format) -> dict[str, Trait]:
     """Nothing where the family writes nothing before its `<think>`, or a whole header."""
-    if fmt.opener(thinking=True) is not Opener.MODEL or len(opening(fmt)) == 1 or is_headed(fmt):
+    if fmt.opener(thinking=True) is not Opener.MODEL or len(fmt.opening_ids) == 1 or fmt.is_headed:
         return {}
     return {str(TraitName.THINK_LEAD): _vote(_think_lead_votes(seen, fmt))}
 
@@ -311,7 +312,7 @@ def _think_lead_votes(seen: Sequence[Seen], fmt: Format) -> Iterator[str]:
         ids = one.exchange.truth.output_ids
         if fmt.think_open_id in ids:
             before = fmt.tokenizer.decode_bytes(ids[: ids.index(fmt.think_open_id)])
-            begun = opened(fmt, ids, thinking=one.exchange.prompt.thinking)
+            begun = fmt.opened_with(ids, thinking=one.exchange.prompt.thinking)
             yield "written" if begun else repr(before.decode("utf-8", errors="replace"))
 
 
@@ -353,7 +354,8 @@ def _same_count(found: Fingerprint, seen: Sequence[Seen], fmt: Format) -> Mappin
 
 def _counted_ids(found: Fingerprint, one: Seen, fmt: Format) -> tuple[int, ...] | None:
     try:
-        case = Answer(one.exchange.prompt, one.completion, fmt, found, ended(one.completion), one.exchange.max_tokens)
-        return by_counts(case).ids
+        answer = Answer(one.exchange.prompt, one.completion, fmt, found, ended(one.completion), one.exchange.max_tokens)
+        require_text_evidence(answer)
+        return by_count(answer).ids
     except RefusedError:
         return None

@@ -17,7 +17,7 @@ from typing import Literal
 
 from harness.views.harmony import Spoken, spoken
 from harness.views.parsers import tagged_calls
-from pipeline.formats.format import Format, end_ids, is_headed
+from pipeline.formats.format import Format
 from pipeline.formats.kimi.format import THINK, TOOL_MARKERS
 from pipeline.records import Delta, Ids, TokenLogprob, ToolCall
 
@@ -109,8 +109,8 @@ class _Text:
 
 def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent: bool, stream: bool) -> Shown:
     """What `profile` shows of emitted `ids` (shape [n]); an answer without its end token was cut by length."""
-    ended = bool(end_ids(fmt).intersection(ids[-1:]))
-    heard = spoken(ids, fmt, stream=stream) if is_headed(fmt) else None
+    ended = bool(fmt.end_ids.intersection(ids[-1:]))
+    heard = spoken(ids, fmt, stream=stream) if fmt.is_headed else None
     visible = heard or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
     calls, before = _parsed_calls(content, profile) if tools_sent and heard is None else ((), content)

@@ -29,7 +29,7 @@ from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.observations import Observation, TokenSum, hides_reasoning, named, silent
 from pipeline.fingerprints.votes import ENOUGH, Learned, Vote, tally
-from pipeline.formats.format import Format, Opener, opening
+from pipeline.formats.format import Format, Opener
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json, RefusedError
 
@@ -224,7 +224,7 @@ def _unclosed_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
 def _is_all(one: Observation, content: str) -> bool:
     """Whether the count leaves no room for a hidden reasoning."""
     opener = one.model.opener(one.fmt, thinking=True)
-    begun = len(opening(one.fmt)) if opener is Opener.MODEL else 0
+    begun = len(one.fmt.opening_ids) if opener is Opener.MODEL else 0
     try:
         return one.carries(Fidelity.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
     except RefusedError:

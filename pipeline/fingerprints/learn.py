@@ -17,7 +17,7 @@ from pipeline.fingerprints.observations import Observation, RouteKey
 from pipeline.fingerprints.shown_text import shown_traits
 from pipeline.fingerprints.tool_calls import parsed_traits
 from pipeline.fingerprints.votes import Learned
-from pipeline.formats.format import Opener, end_ids, is_dated, opening
+from pipeline.formats.format import Opener
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json
 
@@ -128,7 +128,7 @@ def _needs(one: Observation) -> dict[TraitName, bool]:
     return {
         TraitName.UNCLOSED: opener is not Opener.NOBODY,
         TraitName.LINE_ENDS: one.fmt.tokenizer.id_of_bytes(b"\r\n") is not None,
-        TraitName.TURN_END: len(end_ids(one.fmt)) > 1,
-        TraitName.THINK_LEAD: opener is Opener.MODEL and len(opening(one.fmt)) > 1,
-        TraitName.PROMPT_SETTINGS: is_dated(one.fmt),
+        TraitName.TURN_END: len(one.fmt.end_ids) > 1,
+        TraitName.THINK_LEAD: opener is Opener.MODEL and len(one.fmt.opening_ids) > 1,
+        TraitName.PROMPT_SETTINGS: one.fmt.is_dated,
     }

@@ -13,7 +13,6 @@ from functools import cache
 from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.observations import Observation, named
 from pipeline.fingerprints.votes import Learned, Vote, tally
-from pipeline.formats.format import end_ids, ending, opening
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Ids, Json
@@ -148,17 +147,17 @@ def _junk(one: Observation) -> str:
 def _turn_end_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers whose ids came, in families with several end tokens."""
     for one in seen:
-        ids, ends = one.completion.token_ids, end_ids(one.fmt)
+        ids, ends = one.completion.token_ids, one.fmt.end_ids
         if ids and len(ends) > 1 and ids[-1] in ends:
             body = [token for token in ids[:-1] if token in one.fmt.tool_markers().values()]
-            by_role = ids[-1] == ending(one.fmt, body)
+            by_role = ids[-1] == one.fmt.end_id_for(body)
             yield named(one, "by_role" if by_role else "other", one.fmt.tokenizer.name_of(ids[-1]) or "", certain=True)
 
 
 def _think_lead_ballots(seen: Sequence[Observation]) -> Iterator[Vote]:
     """Answers whose ids came, in families whose model writes text before its `<think>`."""
     for one in seen:
-        ids, begin = one.completion.token_ids, opening(one.fmt)
+        ids, begin = one.completion.token_ids, one.fmt.opening_ids
         if ids and len(begin) > 1 and one.fmt.think_open_id in ids:
             written = ids[: len(begin)] == begin
             yield named(one, "written" if written else "other", "ids came", certain=True)

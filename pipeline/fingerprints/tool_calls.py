@@ -16,14 +16,13 @@ from pipeline.fingerprints.counts import Counting
 from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.observations import Observation, id_form, named, silent
 from pipeline.fingerprints.votes import Learned, Vote, tally
-from pipeline.formats.kimi.tokens import SECTION_BEGIN
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json, RefusedError, ToolCall
 
 
 def parsed_traits(seen: Sequence[Observation], counting: Counting) -> dict[TraitName, Learned]:
     """The traits of parsed calls; only where the model's own ids and arguments are text (Kimi's layout)."""
-    called = [one for one in seen if one.completion.tool_calls and SECTION_BEGIN in one.fmt.tool_markers()]
+    called = [one for one in seen if one.completion.tool_calls and one.fmt.calls_as_text]
     arguments = tally(_argument_ballots(called, counting))
     if arguments is not None and arguments.value == "verbatim":
         unsorted = any(_shows_order(one) for one in called if one.carries(Fidelity.ARGUMENTS))

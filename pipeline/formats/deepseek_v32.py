@@ -168,7 +168,7 @@ def _parameters(arguments: dict[str, Json], mark: int) -> Iterator[Piece]:
         yield from (mark, "parameter>")
 
 
-def _untold(prompt: Prompt) -> str | None:
+def _ambiguity(prompt: Prompt) -> str | None:
     if not prompt.tools:
         return None
     return "engines tell DeepSeek-V3.2's tools in two texts of one length, so only returned prompt ids tell which"
@@ -178,7 +178,7 @@ def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN, "enable_thinking": prompt.thinking}
 
 
-V32: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY, _untold)
+V32: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY, _ambiguity)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

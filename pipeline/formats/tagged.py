@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from pipeline.formats.chat_template import ChatTemplate
-from pipeline.formats.format import Assembled, Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
@@ -44,7 +44,7 @@ class Grammar:
         return tuple(name for name in self.after if name is not None)
 
 
-def all_told(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
+def no_ambiguity(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
     """Nothing of a prompt is written in several ways of one length."""
     return None
 
@@ -53,7 +53,7 @@ def all_told(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
 class Dialect:
     """One family: its grammar, its prompts as text and control ids, and who opens the thinking in either mode.
 
-    `asked` is the prompt and the variables that the model's own template is given. `untold` says what of a prompt
+    `asked` is the prompt and the variables that the model's own template is given. `ambiguity` says what of a prompt
     engines write in several ways of one length.
     """
 
@@ -62,11 +62,11 @@ class Dialect:
     asked: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
     thinking: Opener
     instant: Opener
-    untold: Callable[[Prompt], str | None] = all_told
+    ambiguity: Callable[[Prompt], str | None] = no_ambiguity
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedFormat:
+class TaggedFormat(Format):
     """A dialect on one tokenizer, and the model's own chat template where its directory holds one."""
 
     name: str
@@ -104,9 +104,9 @@ class TaggedFormat:
         """The tags in which the one marker stands; none where markers are whole tags."""
         return self.dialect.grammar.tags
 
-    def untold(self, prompt: Prompt) -> str | None:
-        """What of the prompt only returned ids tell."""
-        return self.dialect.untold(prompt)
+    def ambiguity(self, prompt: Prompt) -> str | None:
+        """What of the prompt only returned ids show."""
+        return self.dialect.ambiguity(prompt)
 
     def opener(self, *, thinking: bool) -> Opener:
         """Who opens the reasoning."""
@@ -160,7 +160,7 @@ class TaggedFormat:
     def _groups(self, parts: Parts) -> Iterator[tuple[SpanKind, Sequence[Piece]]]:
         if parts.reasoning is not None:
             if self.dialect.thinking is Opener.MODEL:
-                yield SpanKind.THINK_OPEN, opening(self)
+                yield SpanKind.THINK_OPEN, self.opening_ids
             yield SpanKind.REASONING, (parts.reasoning,)
             if parts.think_closed:
                 yield SpanKind.THINK_CLOSE, (self.think_close_id,)
@@ -169,7 +169,7 @@ class TaggedFormat:
         yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
         yield SpanKind.CONTENT, parts.body[stop:]
         if parts.ended:
-            yield SpanKind.END, (ending(self, parts.body),)
+            yield SpanKind.END, (self.end_id_for(parts.body),)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
         """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
@@ -188,17 +188,6 @@ class TaggedFormat:
             body=tuple(_body_pieces(ids, body[0].start, body[-1].stop, self)) if body else (),
             ended=SpanKind.END in kinds,
         )
-
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            pairs = enumerate(zip(ids, again, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(again)))
-            message = f"ids differ from their canonical form at token {at}"
-            raise RefusedError(Reason.NOT_CANONICAL, message, token_position=at)
-        return parts
 
 
 def _invalid(message: str, position: int | None = None, field: str | None = None) -> RefusedError:
@@ -270,7 +259,7 @@ def _section(body: Sequence[Piece], fmt: TaggedFormat) -> tuple[int, int]:
 
 
 def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
-    begun = len(opened(fmt, ids, thinking=thinking))
+    begun = len(fmt.opened_with(ids, thinking=thinking))
     yield from _span(SpanKind.THINK_OPEN, 0, begun)
     start = 0
     if begun or fmt.opener(thinking=thinking) is Opener.PROMPT:
@@ -279,7 +268,7 @@ def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
         yield from _span(SpanKind.REASONING, begun, stop)
         yield from _span(SpanKind.THINK_CLOSE, stop, min(stop + 1, len(ids)))
         start = min(stop + 1, len(ids))
-    ended = len(ids) > start and ids[-1] in end_ids(fmt)
+    ended = len(ids) > start and ids[-1] in fmt.end_ids
     stop = len(ids) - 1 if ended else len(ids)
     yield from _body_spans(ids, start, stop, fmt, ended=ended)
     if ended:
@@ -289,7 +278,7 @@ def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
 
 def _require_end(ids: Ids, start: int, fmt: TaggedFormat) -> None:
     body = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
-    if ids[-1] != ending(fmt, body):
+    if ids[-1] != fmt.end_id_for(body):
         name = fmt.tokenizer.name_of(ids[-1])
         raise _invalid(f"{name} does not end an answer {'with' if body else 'without'} tool calls", len(ids) - 1)
 

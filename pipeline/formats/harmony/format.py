@@ -16,11 +16,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import ClassVar, Final
 
-from pipeline.formats.format import Assembled, Opener, Parts
+from pipeline.formats.format import Assembled, HeadedFormat, Opener, Parts
 from pipeline.formats.harmony.grammar import Message, messages_of, spans_of
-from pipeline.formats.harmony.prompt import prompt_pieces, untold
+from pipeline.formats.harmony.prompt import ambiguity, prompt_pieces
 from pipeline.formats.harmony.tokens import ANALYSIS, FINAL, Marks, marks_of
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ _DAY = re.compile(r"\nCurrent date: (\d{4}-\d\d-\d\d)\n")
 
 
 @dataclass(frozen=True, slots=True)
-class HarmonyFormat:
+class HarmonyFormat(HeadedFormat):
     """Harmony on one tokenizer, asked to think this hard, in prompts that say this day."""
 
     name: str
@@ -41,6 +41,7 @@ class HarmonyFormat:
     marks: Marks
     effort: str = "medium"
     day: str = DAY
+    is_dated: ClassVar[bool] = True
 
     @property
     def end_id(self) -> int:
@@ -95,9 +96,9 @@ class HarmonyFormat:
             raise RefusedError(Reason.PROMPT_MISMATCH, message, field="prompt_token_ids")
         return replace(self, day=found[1])
 
-    def untold(self, prompt: Prompt) -> str | None:
+    def ambiguity(self, prompt: Prompt) -> str | None:
         """What of a prompt engines write in several ways of one length, or None."""
-        return untold(prompt, self.tokenizer)
+        return ambiguity(prompt, self.tokenizer)
 
     def as_settled(self, settings: Json) -> HarmonyFormat:
         """The format with the day that the route is proven to write; RefusedError where it thinks otherwise."""
@@ -173,17 +174,6 @@ class HarmonyFormat:
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:  # noqa: ARG002 — one mode
         """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
         return self._said(ids)
-
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            pairs = enumerate(zip(ids, again, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(again)))
-            message = f"ids differ from their canonical form at token {at}"
-            raise RefusedError(Reason.NOT_CANONICAL, message, token_position=at)
-        return parts
 
     def calls_in(self, ids: Ids) -> list[tuple[str, str]]:
         """Recipient and text of the call that an answer ends with, if any; bytes that are no UTF-8 as U+FFFD."""

@@ -3,7 +3,7 @@
 Guarantees: one text for one prompt, with analysis only where calls follow the last final message. Engines use
 openai-harmony or the model's chat template, and part in places: a tool's result is plain here, as the former has it,
 and instructions are the developer's, as the latter has it. Prompts that they print apart with as many tokens are
-refused where only a count vouches for them (`untold`).
+refused where only a count vouches for them (`ambiguity`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _pieces(prompt: Prompt, day: str, effort: str) -> Iterator[str | _Mark]:
     yield from (_START, "assistant")
 
 
-def untold(prompt: Prompt, tokenizer: Tokenizer) -> str | None:
+def ambiguity(prompt: Prompt, tokenizer: Tokenizer) -> str | None:
     """What of the prompt another engine prints in another way of the same length, so that ids alone tell; or None.
 
     One puts instructions into a message of their own behind the tools; an old template puts two line feeds behind them;

@@ -11,13 +11,14 @@ templates and Moonshot's tool-calling guide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import ClassVar, Final
 
 from pipeline.formats.chat_template import ChatTemplate, load_template
-from pipeline.formats.format import Assembled, Opener, Parts
+from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.kimi.grammar import assembled, pieces_of, spans_of, text_of
 from pipeline.formats.kimi.prompt import prompt_pieces as message_pieces
 from pipeline.formats.kimi.releases import K25, Release, as_templated, declare_tools, sorted_tools
@@ -34,7 +35,7 @@ from pipeline.formats.kimi.tokens import (
 )
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import RUN_CHARS, Tokenizer, prompt_pieces
-from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind, ToolCall
 
 __all__ = [
     "ARGUMENT_BEGIN",
@@ -54,19 +55,26 @@ __all__ = [
 _CONTROL_CHARS: Final = 40
 """No control token's name is longer, so a shorter prompt cannot reach the run that engines cut at."""
 
+_CALL: Final = re.compile(
+    re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*?)" + re.escape(CALL_END), re.DOTALL
+)
+_CUT_CALL: Final = re.compile(re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*)\Z", re.DOTALL)
+
 _THINKING: Final = (SpanKind.THINK_OPEN, SpanKind.REASONING, SpanKind.THINK_CLOSE)
 _THINK_CLOSE_AT: Final = 23
 """Where `</think>` stands among the control tokens; K2's own vocabulary reserves the place without naming it."""
 
 
 @dataclass(frozen=True, slots=True)
-class KimiFormat:
+class KimiFormat(Format):
     """One release's layout on one tokenizer, and the model's own chat template where its directory holds one."""
 
     name: str
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
     variant: Release = K25
+
+    calls_as_text: ClassVar[bool] = True
 
     @property
     def end_id(self) -> int:
@@ -172,18 +180,35 @@ class KimiFormat:
             ended=ended,
         )
 
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(ids, again, strict=False)) if a != b), min(len(ids), len(again))
-            )
-            raise RefusedError(
-                Reason.NOT_CANONICAL, f"ids differ from their canonical form at token {at}", token_position=at
-            )
-        return parts
+    def structured_body(self, content: str, calls: Sequence[ToolCall]) -> tuple[Piece, ...]:
+        """Return the body from which parsed calls were taken."""
+        begin, end, call, argument, stop = self.tool_markers().values()
+        body: list[Piece] = [content, begin]
+        for one in calls:
+            body += (call, one.id, argument, one.arguments, stop)
+        return tuple(piece for piece in (*body, end) if piece != "")
+
+    def calls_in(self, ids: Ids) -> list[tuple[str, str]] | None:
+        """Return identity and arguments of each whole call.
+
+        None where the model wrote a marker as text: a parser that reads text makes of that what it will.
+        """
+        text = self.tokenizer.decode_bytes(token for token in ids if not self.tokenizer.is_control(token))
+        return None if b"<|tool_call" in text else _CALL.findall(self._section_text(ids))
+
+    def cut_call_in(self, ids: Ids) -> tuple[str, str] | None:
+        """Return identity and arguments from the last call's beginning to the end."""
+        section = self._section_text(ids)
+        found = _CUT_CALL.search(section[section.rfind(CALL_BEGIN) :])
+        return None if found is None else (found[1], found[2])
+
+    def _section_text(self, ids: Ids) -> str:
+        """Return the tool section with its markers spelled; empty where there is none."""
+        begin, end = self.tokenizer.id_of(SECTION_BEGIN), self.tokenizer.id_of(SECTION_END)
+        if begin not in ids:
+            return ""
+        stop = ids.index(end) + 1 if end in ids else len(ids)
+        return self.tokenizer.decode_bytes(ids[ids.index(begin) : stop]).decode("utf-8", errors="replace")
 
 
 @cache

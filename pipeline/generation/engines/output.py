@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.formats.format import Opener, is_headed, opened
+from pipeline.formats.format import Opener
 from pipeline.records import Completion, Ids, RefusedError, SpanKind, TokenLogprob, Usage
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def complete(
 ) -> Completion:
     """The generation as a completion with `token_ids`; bytes that are no UTF-8 show as U+FFFD in its texts only."""
     ids = generation.ids
-    reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(generation, fmt, thinking=thinking)
+    reasoning, content = (_by_headers if fmt.is_headed else _by_close)(generation, fmt, thinking=thinking)
     return Completion(
         reasoning=None if reasoning is None else _shown(reasoning, fmt.tokenizer),
         content=_shown(content, fmt.tokenizer),
@@ -60,7 +60,7 @@ def complete(
 def _by_close(generation: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids | None, Ids]:
     """The ids of the reasoning, None where it thought nothing, and of the content."""
     ids = generation.ids
-    begin = opened(fmt, ids, thinking=thinking)
+    begin = fmt.opened_with(ids, thinking=thinking)
     thought = bool(begin) or fmt.opener(thinking=thinking) is Opener.PROMPT
     body = ids[len(begin) : -1] if generation.finished else ids[len(begin) :]
     close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None

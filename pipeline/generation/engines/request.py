@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline.formats.format import Format, Switched
+from pipeline.formats.format import Format
 from pipeline.records import JsonObject, Prompt, Reason, RefusedError, Route, Sampling, ToolMode
 
 PLUGINS: Final = ({"id": "context-compression", "enabled": False},)
@@ -75,7 +75,7 @@ def request_body(
 
 def _switches(fmt: Format) -> dict[str, object]:
     """The template's own switches, where the format stands for one; a server that ignores them shows in the count."""
-    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
+    switches = dict(fmt.template_switches)
     return {"chat_template_kwargs": switches} if switches else {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from harness.strategies import suite as suites
 from harness.views.view import PROFILES
 from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
-from pipeline.formats.format import Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
 from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
@@ -59,13 +59,13 @@ def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
     fmt = made(glm.GLM5)
     user, observation = fmt.tokenizer.id_of("<|user|>"), fmt.tokenizer.id_of("<|observation|>")
 
-    assert {user, observation} == end_ids(fmt)
-    assert (user, observation) == (ending(fmt, ("a",)), ending(fmt, ("a", fmt.tokenizer.id_of("<tool_call>"))))
+    assert {user, observation} == fmt.end_ids
+    assert (user, observation) == (fmt.end_id_for(("a",)), fmt.end_id_for(("a", fmt.tokenizer.id_of("<tool_call>"))))
 
 
 def test_other_families_have_one_end() -> None:
     for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
-        assert {made(dialect).end_id} == end_ids(made(dialect))
+        assert {made(dialect).end_id} == made(dialect).end_ids
 
 
 def test_text_before_the_tag_that_opens_the_thinking_is_part_of_what_opens_it() -> None:
@@ -73,8 +73,8 @@ def test_text_before_the_tag_that_opens_the_thinking_is_part_of_what_opens_it() 
     lead, think = fmt.tokenizer.encode("\n")[0], fmt.think_open_id
     parts = Parts("a", think_closed=True, body=("\nb",), ended=True)
 
-    assert (lead, think) == opening(fmt) == opened(fmt, fmt.assemble(parts).ids, thinking=True)
-    assert () == opened(fmt, (think,), thinking=True) == opened(fmt, (lead, think), thinking=False)
+    assert (lead, think) == fmt.opening_ids == fmt.opened_with(fmt.assemble(parts).ids, thinking=True)
+    assert () == fmt.opened_with((think,), thinking=True) == fmt.opened_with((lead, think), thinking=False)
     assert Span(SpanKind.THINK_OPEN, 0, 2) == fmt.assemble(parts).spans[0]
 
 

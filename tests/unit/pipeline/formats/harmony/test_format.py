@@ -22,7 +22,7 @@ from harness.fixtures.bytewise import (
     verdict,
 )
 from harness.views.harmony import spoken
-from pipeline.formats.format import Headed, Parts, closing, hidden, opening
+from pipeline.formats.format import HeadedFormat, Parts
 from pipeline.formats.harmony.format import DAY
 from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow, ToolCall
@@ -84,12 +84,12 @@ def test_the_headers_are_what_the_general_code_counts() -> None:
     )
     opener = FORMAT.opener(thinking=True)
 
-    assert (ANALYSIS, TURN + FINAL) == (text_of(opening(FORMAT)), text_of(closing(FORMAT)))
-    assert (len(opening(FORMAT)) + len(closing(FORMAT)), len(opening(FORMAT))) == (
-        hidden(FORMAT, opener, whole),
-        hidden(FORMAT, opener, cut),
+    assert (ANALYSIS, TURN + FINAL) == (text_of(FORMAT.opening_ids), text_of(FORMAT.closing_ids))
+    assert (len(FORMAT.opening_ids) + len(FORMAT.closing_ids), len(FORMAT.opening_ids)) == (
+        FORMAT.hidden_count(opener, whole),
+        FORMAT.hidden_count(opener, cut),
     )
-    assert isinstance(FORMAT, Headed)
+    assert isinstance(FORMAT, HeadedFormat)
 
 
 # Proofs

@@ -135,7 +135,7 @@ def test_prompts_that_engines_print_apart_with_as_many_tokens_need_prompt_ids(pr
 
 
 def test_a_tool_that_all_engines_declare_alike_needs_no_prompt_ids() -> None:
-    assert FORMAT.untold(Prompt("r", (USER,), (declared(STRING),))) is None
+    assert FORMAT.ambiguity(Prompt("r", (USER,), (declared(STRING),))) is None
 
 
 def test_tools_do_not_travel_in_a_message() -> None:
