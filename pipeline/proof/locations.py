@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeline.base.prompts import texts_of
-from pipeline.formats.format import Format, untold
+from pipeline.formats.format import Format
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 
 
@@ -22,11 +22,11 @@ def rendered(fmt: Format, prompt: Prompt) -> Ids:
 
 
 def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
-    """The refusal of a prompt that no count tells from another reading: it spells a control token, or is `untold`.
+    """The refusal of a prompt that no count tells from another reading: it spells a control token, or is ambiguous.
 
     It has the place of the first spelling that one text holds.
     """
-    if (why := untold(fmt, prompt)) is not None:
+    if (why := fmt.ambiguity(prompt)) is not None:
         return Refusal(Reason.PROMPT_UNSUPPORTED, why, field="tools")
     spelled = fmt.special_text(prompt)
     if spelled is None:
