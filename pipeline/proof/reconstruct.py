@@ -55,8 +55,8 @@ def reconstruct(
     >>> fmt = open_format("tiny-kimi")
     >>> prompt = Prompt("row-1", ({"role": "user", "content": "Hi"},), thinking=False)
     >>> ids = (*fmt.tokenizer.encode("Hello"), fmt.end_id)
-    >>> usage = Usage(prompt_tokens=None, completion_tokens=len(ids))
-    >>> answer = Completion(None, "Hello", finish_reason="stop", usage=usage, token_ids=ids)
+    >>> usage = Usage(len(fmt.render(prompt)), len(ids))
+    >>> answer = Completion(None, "Hello", finish_reason="stop", token_ids=ids, usage=usage)
     >>> str(reconstruct(prompt, answer, fmt, None).evidence)
     'engine_ids'
     """
