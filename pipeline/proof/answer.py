@@ -1,4 +1,4 @@
-"""One answer to be proven, and the facts that every proof reads.
+"""One answer to be proven, and the facts about it.
 
 Guarantees: text is taken as it came, and each fact is computed once. Whether the answer ended is what both of its
 finish reasons say; where they disagree, it is refused.
@@ -37,7 +37,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer to be proven, with what is known of it.
+    """One answer to be proven, and its facts.
 
     `fmt` is the format as served. `ended` says that the end token was emitted. `max_tokens` is the limit that the
     request named, if it is known.
@@ -93,18 +93,18 @@ class Answer:
     # What the route is known to do
 
     def proven(self, name: TraitName) -> Json:
-        """Return the value of a proven trait, None where none is."""
+        """Return a proven trait's value, otherwise None."""
         return None if self.fingerprint is None else self.fingerprint.proven(name)
 
     def require(self, name: TraitName) -> Json:
-        """Return the value of a proven trait; RefusedError(ROUTE_UNPROVEN) otherwise."""
+        """Return a proven trait's value; RefusedError(ROUTE_UNPROVEN) otherwise."""
         if self.fingerprint is None:
             raise RefusedError(Reason.ROUTE_UNPROVEN, "this route has no fingerprint", field=str(name))
         return self.fingerprint.require(name)
 
     @cached_property
     def raw_markers(self) -> bool:
-        """Whether the route is proven to show tool markers in the text."""
+        """Whether the route provably shows tool markers in the text."""
         return self.proven(TraitName.MARKERS) == "raw"
 
     @cached_property
@@ -124,7 +124,7 @@ class Answer:
     # What the route counts
 
     def counts(self, name: TraitName) -> bool:
-        """Return whether the route counts the token that a trait is about.
+        """Return whether the route counts a trait's token.
 
         RefusedError(ROUTE_UNPROVEN) where that is not proven, or the route was seen to count in a third way.
         """
@@ -149,7 +149,7 @@ class Answer:
 
 
 def end_trait(*, has_calls: bool) -> TraitName:
-    """Return the trait that says whether the end token is counted."""
+    """Return the trait about counting the end token."""
     return TraitName.END_COUNTED_TOOLS if has_calls else TraitName.END_COUNTED
 
 
@@ -170,9 +170,10 @@ def delta_texts(completion: Completion, field: str) -> list[str]:
 
 
 def ended(completion: Completion) -> bool:
-    """Return whether the answer says that its end token was emitted.
+    """Return whether the answer says that it ended.
 
-    A stop text ends an answer without that token. RefusedError where the two finish reasons disagree, or do not say.
+    That is: that its end token was emitted. A stop text ends an answer without that token. RefusedError where the two
+    finish reasons disagree, or do not say.
     """
     if isinstance(completion.stopped_by, str):
         message = f"the stop text {completion.stopped_by[:40]!r} ended the answer, not its end token"
@@ -193,6 +194,6 @@ def ended(completion: Completion) -> bool:
 
 
 def says_stop(completion: Completion) -> bool:
-    """Return whether the provider's own finish reason says that it ended."""
+    """Return whether the native finish reason says stop."""
     native = completion.native_finish_reason
     return native is not None and native.lower() in _STOPPED

@@ -1,4 +1,4 @@
-"""Evidence `counted`: the one reading of a text whose length was counted.
+"""Evidence `counted`: the one reading with the counted length.
 
 Guarantees: ids are returned only where exactly one reading of the fields has as many tokens as the provider counted,
 and nothing is left that the count could hide (`COUNT_CHECKS`). A re-split of the same length passes; the route's trait
@@ -23,7 +23,7 @@ from pipeline.records import Completion, Evidence, Reason, RefusedError, SpanKin
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read an answer, and what the route would count."""
+    """One way to read an answer, and its count."""
 
     parts: Parts
     assembled: Assembled
@@ -31,7 +31,7 @@ class Reading:
 
 
 def by_count(answer: Answer) -> Proof:
-    """Return the one reading that has as many tokens as were counted.
+    """Return the one reading that closes the count.
 
     `require_text_evidence` must hold of the answer.
     """
@@ -69,7 +69,7 @@ def readings_of(answer: Answer) -> list[Reading]:
 
 
 def _bodies(answer: Answer) -> Iterator[tuple[str | int, ...]]:
-    """Yield the content as text, and with its tool markers as control tokens."""
+    """Yield the content as text, then with markers as ids."""
     if answer.completion.tool_calls:
         yield _structured_body(answer)
         return
@@ -118,7 +118,7 @@ def _is_whole_object(text: str) -> bool:
 
 
 def _parts_with(answer: Answer, body: tuple[str | int, ...]) -> Iterator[Parts]:
-    """Yield the ways in which the thinking before this body may have gone."""
+    """Yield the ways to have thought before this body."""
     opener, reasoning, ended = answer.opener, answer.reasoning, answer.ended
     if opener is Opener.NOBODY or (opener is Opener.MODEL and not reasoning):
         yield Parts(None, think_closed=False, body=body, ended=ended)
@@ -143,7 +143,7 @@ def _reading(answer: Answer, parts: Parts) -> Reading:
 
 
 def only_closing(answer: Answer, readings: Sequence[Reading], total: int) -> Reading:
-    """Return the one reading that closes the count; refuse none and several."""
+    """Return the one reading that has the counted length."""
     closing = [reading for reading in readings if reading.count == total]
     if len(closing) == 1:
         return closing[0]
@@ -163,7 +163,10 @@ def only_closing(answer: Answer, readings: Sequence[Reading], total: int) -> Rea
 
 
 def require_no_leaked_marker(answer: Answer, reading: Reading) -> None:
-    """Refuse tool markers on a route that is not proven to show them."""
+    """Refuse tool markers that the route should not show.
+
+    It is not proven to send them raw, so they leaked.
+    """
     body = reading.parts.body
     if answer.completion.tool_calls or answer.raw_markers or not reading.parts.has_markers:
         return
@@ -212,13 +215,16 @@ def require_no_mixed_marker(answer: Answer, reading: Reading) -> None:
 
 
 def _offset(fmt: Format, body: Sequence[str | int], position: int) -> int:
-    """Return the character at which a piece of the body begins."""
+    """Return the character at which a piece begins."""
     names = (piece if isinstance(piece, str) else fmt.tokenizer.name_of(piece) or "" for piece in body[:position])
     return sum(map(len, names))
 
 
 def _with_text_at(fmt: Format, body: Sequence[str | int], position: int) -> tuple[str | int, ...]:
-    """Return the body with one control token spelled and joined to its neighbours."""
+    """Return the body with one control token as text.
+
+    It is joined to the text beside it.
+    """
     name = fmt.tokenizer.name_of(int(body[position])) or ""
     before = body[position - 1] if position and isinstance(body[position - 1], str) else ""
     after = body[position + 1] if position + 1 < len(body) and isinstance(body[position + 1], str) else ""
@@ -232,7 +238,7 @@ def _length(fmt: Format, body: Sequence[str | int]) -> int:
 
 
 def require_sent_once(answer: Answer, reading: Reading) -> None:  # noqa: ARG001 — other texts are read
-    """Refuse a stream that closes the count without a repeated delta too."""
+    """Refuse a text that closes without a repeated delta."""
     if answer.completion.deltas is None:
         return
     with answer.fmt.tokenizer.remembering():

@@ -1,11 +1,12 @@
-"""Evidence `engine_ids` and `logprobs`: ids that came, held to the text.
+"""Evidence `engine_ids` and `logprobs`: returned ids, held to the text.
 
 Guarantees: the ids lie in the format's layout, end as the answer says it ended, say what its text and its calls say,
 and are as many as were counted where the route is proven to count them. A contradiction is refused; the text shown is
 never a source of ids.
 
 The text may show less than the ids say, where engines are known to: parsers of tool calls hold back the beginning of a
-marker, stop at a marker that was written as text, or leave a section out. What it shows must still be a view of them.
+marker, stop at a marker that was written as text, or leave a section out. What is shown must still be a view of the
+ids.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind
 
 
 def by_engine_ids(answer: Answer) -> Proof:
-    """Return the ids that the engine returned, held to the answer."""
+    """Return the ids that the engine returned."""
     ids = answer.completion.token_ids or ()
     spans = spans_held_to_answer(answer, ids, Reason.IDS_CONTRADICT)
     calls_unshown = bool(answer.completion.tool_calls) or _is_section_left_out(answer, ids, spans)
@@ -31,7 +32,7 @@ def by_engine_ids(answer: Answer) -> Proof:
 
 
 def by_logprobs(answer: Answer) -> Proof:
-    """Return the ids whose bytes `logprobs` lists, held to the answer.
+    """Return the ids whose bytes `logprobs` lists.
 
     Control tokens and the end token must be among them.
     """
@@ -59,7 +60,10 @@ def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
 
 
 def spans_held_to_answer(answer: Answer, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
-    """Return the spans of ids that the answer does not contradict."""
+    """Return the spans of ids that fit the answer.
+
+    RefusedError(contradiction) where they do not end or say what the answer says.
+    """
     try:
         spans = answer.fmt.layout(ids, thinking=answer.prompt.thinking)
     except RefusedError as error:
@@ -75,7 +79,7 @@ def spans_held_to_answer(answer: Answer, ids: Ids, contradiction: Reason) -> tup
 
 
 def is_whole_by_count(answer: Answer, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
-    """Return whether a proven count says that no id is missing.
+    """Return whether a count proves that all ids came.
 
     RefusedError(contradiction) where it says another number. Servers that parse tool calls in a stream were seen to
     return only some of the ids, and no text shows a call's.
@@ -92,9 +96,9 @@ def is_whole_by_count(answer: Answer, emitted: int, spans: Sequence[Span], contr
 
 
 def _uncounted(answer: Answer, spans: Sequence[Span]) -> int:
-    """Count the control tokens that the route is proven not to count.
+    """Count the control tokens that the route leaves uncounted.
 
-    None without a fingerprint. Text that leads to a control token is counted as text, unless it is a header.
+    0 without a fingerprint. Text that leads to a control token is counted as text, unless it is a header.
     """
     kinds = {span.kind: 1 for span in spans}
     if answer.fmt.is_headed:
@@ -111,7 +115,7 @@ def _uncounted(answer: Answer, spans: Sequence[Span]) -> int:
 
 
 def require_same_texts(answer: Answer, ids: Ids, spans: Sequence[Span], contradiction: Reason) -> None:
-    """Refuse reasoning or content that is no view of the ids' text."""
+    """Refuse a text that is no view of the ids."""
     true_texts = _texts_of_ids(answer, ids, spans)
     for (name, shown), true in zip(answer.texts, true_texts, strict=True):
         if _agrees(answer, true, shown) or (name == "content" and _is_cut_by_parser(answer, true, ids, spans)):
@@ -161,7 +165,7 @@ def _text_of(answer: Answer, ids: Ids, spans: Sequence[Span]) -> str:
 
 
 def _joined_as_shown(messages: Sequence[str], shown: str) -> str:
-    """Return the messages as one text, joined as the server joins them.
+    """Return the messages joined as the server joins them.
 
     By nothing, or a line each, with empty ones or without.
     """
@@ -170,7 +174,7 @@ def _joined_as_shown(messages: Sequence[str], shown: str) -> str:
 
 
 def _agrees(answer: Answer, true: str, shown: str) -> bool:
-    """Return whether the text shown can be a view of the true text.
+    """Return whether the shown text can be the true one.
 
     Exactly where the route keeps white space, otherwise up to white space. A cut may lose half a character.
     """
@@ -181,7 +185,7 @@ def _agrees(answer: Answer, true: str, shown: str) -> bool:
 
 
 def _is_cut_by_parser(answer: Answer, true: str, ids: Ids, spans: Sequence[Span]) -> bool:
-    """Return whether a parser of calls may have cut the content.
+    """Return whether a tool parser may have cut the content.
 
     It holds back, and may never send, what a marker could begin with. A parser that reads text takes a marker that was
     written as text for the section's own. Or it leaves out the section in the middle.
@@ -198,10 +202,10 @@ def _is_cut_by_parser(answer: Answer, true: str, ids: Ids, spans: Sequence[Span]
 
 
 def _is_section_left_out(answer: Answer, ids: Ids, spans: Sequence[Span]) -> bool:
-    """Return whether the content is the text around a tool section.
+    """Return whether the content lacks just a tool section.
 
-    Either what stands before it, or that with what follows. SGLang leaves out a section that was cut and streams the
-    text after one; vLLM leaves out one for which nobody sent `tools`.
+    It is either what stands before the section, or that with what follows. SGLang leaves out a section that was cut and
+    streams the text after one; vLLM leaves out one for which nobody sent `tools`.
     """
     section = _section_start(spans, -1)
     if section < 0 or not answer.fmt.calls_as_text:

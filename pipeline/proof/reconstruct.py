@@ -1,4 +1,4 @@
-"""The proof of one answer: its ids and its prompt's, or a reason.
+"""One answer and its prompt, proven or refused.
 
 Guarantees: a TokenRow is returned only with a proof of its completion ids and of its prompt; everything else is a
 Refusal. The strongest evidence that the answer carries is used, and where it contradicts the answer's own text the row
@@ -45,7 +45,7 @@ def reconstruct(
     fingerprint: Fingerprint | None,
     expected: Expected = ANY,
 ) -> TokenRow | Refusal:
-    """Return the proven row of one answer, or why there is none.
+    """Return one answer's proven row, or why there is none.
 
     `fingerprint` may be None only where the engine returned its ids: they need no knowledge of the route. An answer
     from elsewhere than `expected` is refused.
@@ -106,7 +106,7 @@ def require_no_stop_text(answer: Answer, expected: Expected) -> None:
 
 
 def prove_completion(answer: Answer) -> Proof:
-    """Return the proof by the strongest evidence that the answer carries.
+    """Return the proof by the strongest evidence that came.
 
     A contradiction is refused, and never tried again with less.
     """
@@ -122,7 +122,7 @@ def prove_completion(answer: Answer) -> Proof:
 
 
 def require_named_stop(answer: Answer, ids: Ids) -> None:
-    """Refuse an end token other than the one that the answer names."""
+    """Refuse an end token that the answer does not name."""
     named = answer.completion.stopped_by
     if named is not None and (not answer.ended or ids[-1:] != (named,)):
         message = f"the answer says that {named} stopped it, the ids end with {ids[-1:]}"
@@ -161,7 +161,7 @@ def require_same_prompt(ours: Ids, returned: Ids) -> None:
 
 
 def prompt_prefix(answer: Answer) -> Ids:
-    """Return the ids that the route puts before the rendered prompt.
+    """Return the ids that the route puts before the prompt.
 
     There are none without a fingerprint.
     """

@@ -28,11 +28,11 @@ from pipeline.records import Evidence, Ids
 
 
 def by_stream_deltas(answer: Answer) -> Proof | None:
-    """Return the ids that the deltas spell, if they close the count.
+    """Return the ids that the deltas spell.
 
-    None where the deltas are not tokens or do not close it: `by_count` then decides. `require_text_evidence` must hold
-    of the answer. A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning shows it.
-    Only the count tells of it, so such an answer is `counted`.
+    None where the deltas are not tokens or do not close the count: `by_count` then decides. `require_text_evidence`
+    must hold of the answer. A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning
+    shows it. Only the count tells of it, so such an answer is `counted`.
     """
     if answer.completion.deltas is None or answer.completion.tool_calls:
         return None
@@ -64,7 +64,7 @@ def _last_deltas(answer: Answer, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _spelled_parts(answer: Answer, reasoning: Sequence[str], content: Sequence[str]) -> tuple[Parts, Ids] | None:
-    """Return the ids that the deltas spell, and how they are laid out.
+    """Return the spelled ids and their parts.
 
     The parts hold no text, as nothing reads it. None where the deltas spell no tokens, or not where the thinking ended.
     """
@@ -95,7 +95,10 @@ def _spelled_parts(answer: Answer, reasoning: Sequence[str], content: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Ways to have spelled the deltas so far, and the ids of one of them."""
+    """Ways to have spelled the deltas so far.
+
+    `ids` are those of one of them.
+    """
 
     ways: int
     ids: Ids
@@ -108,7 +111,7 @@ _CERTAIN: Mapping[int, _Path] = {0: _Path(1, ())}
 
 
 def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]) -> Ids | None:
-    """Return one id a text, where there is exactly one way.
+    """Return one id a text, where that is unambiguous.
 
     None where there is no way, or more than one. `markers` are control tokens that this route sends as texts of their
     own.
@@ -141,7 +144,7 @@ def _token(tokenizer: Tokenizer, text: str) -> int | None:
 
 @cache
 def _known(tokenizer: Tokenizer) -> Callable[[str], int | None]:
-    """Return `_token` with a memory: few tokens make most of every text."""
+    """Return `_token` with a memory: texts repeat often."""
     return lru_cache(maxsize=1 << 16)(partial(_token, tokenizer))
 
 
@@ -152,7 +155,7 @@ def _spell_held_back(
     markers: Mapping[str, int],
     at: int,
 ) -> Ids | None:
-    """Return the ids from delta `at` to where nothing is held back.
+    """Return the ids from delta `at` to a clean boundary.
 
     That delta may hold back half a character. None where there is no way, or more than one.
     """
@@ -187,17 +190,18 @@ def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: b
 
 
 def _first_char(raw: bytes) -> int:
-    """Return the length in bytes of the first character, 1 if none."""
+    """Return the first character's length in bytes; 1 without one."""
     if not raw or raw[0] < 0xC0:  # noqa: PLR2004 — ASCII
         return 1
     return 2 if raw[0] < 0xE0 else 3 if raw[0] < 0xF0 else 4  # noqa: PLR2004 — UTF-8's length by its first byte
 
 
 def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
-    r"""Return whether a cut after the delta `text` may hide bytes.
+    r"""Return whether a cut after this delta may hide bytes.
 
-    Its last token may have begun a character, and a server never sends those bytes: `" "` at the end of a cut stream
-    may be the token `" "` or `" \xf0\x9f"`. Where joining what is seen makes another last token, the count tells.
+    The last token of `text` may have begun a character, and a server never sends those bytes: `" "` at the end of a cut
+    stream may be the token `" "` or `" \xf0\x9f"`. Where joining what is seen makes another last token, the count
+    tells.
     """
     last = tokenizer.encode(text)[-1:]
     return not _stems(tokenizer).isdisjoint({text.encode(), tokenizer.decode_bytes(last)})
@@ -205,7 +209,7 @@ def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
 
 @cache
 def _stems(tokenizer: Tokenizer) -> frozenset[bytes]:
-    """Return each text that some token continues with part of a character."""
+    """Return what stands before half a character in tokens."""
     pieces = map(tokenizer.token_bytes, tokenizer.base_ids)
     return frozenset(stem for piece in pieces if (stem := _stem(piece)))
 
@@ -225,9 +229,9 @@ def _stem(piece: bytes) -> bytes:
 
 
 def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterable[str]) -> int | None:
-    """Return the first byte where a delta ends and no token does.
+    """Return the first byte where only a delta ends.
 
-    Half characters count to the token that ends them.
+    No token ends there. Half characters count to the token that ends them.
     """
     pieces = tokenizer.pieces(tokens)
     whole = b"".join(pieces)
@@ -260,7 +264,7 @@ def is_cumulative(texts: Sequence[str]) -> bool:
 
 
 def without_repeats(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the texts that are left if the server repeated itself."""
+    """Yield what is left if the server repeated itself."""
     if again := _said_again(texts):
         whole, ends = "".join(texts), list(accumulate(map(len, texts)))
         for one in _first_of_each_run(again):

@@ -1,20 +1,16 @@
-"""What came over the wire, as a Completion: a chat.completion body, or the events of a stream.
+"""A body or a stream, as a Completion.
 
-Guarantees: text is what the JSON strings say and otherwise untouched. Refuses errors in any of their places (status 200
-included) and answers without a choice; `pipeline.proof.wire.completion` says what it refuses of a stream.
-Format: OpenAI's chat.completion with OpenRouter's additions, and the ids of `pipeline.proof.wire.token_ids`.
+Guarantees: text is what the JSON strings say and otherwise untouched. Of a stream it is what the deltas say, joined in
+order; only halves of one surrogate pair that two neighbouring deltas share are one character, as they are wherever
+JSON's strings are UTF-16. A fragment of a tool call belongs to the call that its index names; a new id under an index
+in use begins another call, because servers exist that number every call 0.
 
-What a stream's events say together, as a Completion.
+Refuses errors in any of their places (status 200 included), answers without a choice, streams that were cut, chunks
+that contradict each other, text that comes a second time, fragments that belong to no call, and a call that changes its
+name.
 
-Guarantees: text is what the deltas say, joined in order and otherwise untouched; only halves of one surrogate pair that
-two neighbouring deltas share are one character, as they are wherever JSON's strings are UTF-16. Refuses streams that
-were cut, errors in any of their places, chunks that contradict each other, and text that comes a second time.
-Format: OpenAI's chat.completion.chunk with OpenRouter's additions.
-
-The tool calls of a stream, put together from their fragments.
-
-Guarantees: a fragment belongs to the call that its index names; a new id under an index in use begins another call, as
-servers send that number every call 0. Refuses fragments that belong to no call, and a call that changes its name.
+Format: OpenAI's chat.completion and chat.completion.chunk with OpenRouter's additions, and the ids of
+`pipeline.proof.wire.token_ids`.
 """
 
 from __future__ import annotations
@@ -50,7 +46,10 @@ _TOKEN_CHARS = 32
 
 
 def completion_of_sse(raw: str) -> Completion:
-    """A Completion of a stream's whole text; RefusedError(STREAM_CUT) unless it ran to its finish and `[DONE]`."""
+    """Return the Completion of a stream's whole text.
+
+    RefusedError(STREAM_CUT) unless it ran to its finish and `[DONE]`.
+    """
     stream, events = _Stream(), events_of(raw)
     for data in events:
         if stream.done:
@@ -85,7 +84,10 @@ def _chunk(data: str) -> dict[str, Json]:
 
 
 def _chunk_with_surrogates(data: str) -> Json:
-    """Half a surrogate pair is JSON, though no UTF-8: what stays half is refused by its own name at a later stage."""
+    """Return a chunk that may hold half a surrogate pair.
+
+    That is JSON, though not UTF-8. What stays half is refused by its own name at a later stage.
+    """
     try:
         chunk: Json = json.loads(data)
     except (ValueError, RecursionError):
@@ -103,12 +105,15 @@ class _Call:
 
 @dataclass(slots=True)
 class Calls:
-    """Calls as they grow, in the order in which they began."""
+    """Calls as they grow, in order of their beginning."""
 
     begun: list[_Call] = field(default_factory=list)
 
     def add(self, fragment: dict[str, Json], position: int) -> str | None:
-        """Add one fragment, `position` being its place in its delta; the arguments that it brought."""
+        """Add one fragment and return its arguments.
+
+        `position` is its place in its delta.
+        """
         index = fragment.get("index")
         index = position if index is None else index
         if not isinstance(index, int) or isinstance(index, bool):
@@ -125,7 +130,7 @@ class Calls:
         return arguments
 
     def _call(self, index: int, identity: str | None, name: str | None) -> _Call:
-        """The call that a fragment continues, or a new one."""
+        """Return the call that a fragment continues, or begins."""
         known = next((call for call in reversed(self.begun) if call.index == index), None)
         if known is not None and (not identity or known.id in ("", identity)):
             return known
@@ -135,14 +140,17 @@ class Calls:
         return self.begun[-1]
 
     def all(self) -> tuple[ToolCall, ...]:
-        """The calls by index, those of one index in the order in which they began."""
+        """Return the calls by index.
+
+        Those of one index stand in the order in which they began.
+        """
         ordered = sorted(self.begun, key=lambda call: call.index)
         return tuple(ToolCall(call.id, call.name, "".join(call.arguments)) for call in ordered)
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream being read; mutable, and it does not leave this module.
+    """A stream being read; it does not leave this module.
 
     `held` is the first half of a surrogate pair at the end of the last delta, by field.
     """
@@ -162,14 +170,17 @@ class _Stream:
     chunks: int = 0
 
     def add_data(self, data: str) -> None:
-        """One event, read in full."""
+        """Add one event, read in full."""
         chunk, before = _chunk(data), len(self.deltas)
         self.add(chunk)
         if len(self.deltas) == before + 1:
             self.frames.learn(data, chunk, self.deltas[-1])
 
     def follow(self, events: Events) -> None:
-        """The events after it that were read before in all but their text, while they only add to it."""
+        """Add the next events that differ only in text.
+
+        They were read before in all but their text. Stops at the first that does more than add text.
+        """
         if self.held or "finish_reason" in self.once:
             return
         runs, events.at = self.frames.run(events.raw, events.at)
@@ -197,7 +208,10 @@ class _Stream:
             raise _inconsistent(f"{key} changes from {self.once[key]} to {value}", key)
 
     def _set_usage(self, usage: Usage | None) -> None:
-        """The last usage counts; some servers send one with each chunk, and none may count backwards."""
+        """Keep the last usage.
+
+        Some servers send one with each chunk; none may count backwards.
+        """
         before, now = (one.completion_tokens if one else None for one in (self.usage, usage))
         if before is not None and now is not None and now < before:
             raise _inconsistent(f"usage falls from {before} to {now} tokens", "usage")
@@ -236,16 +250,16 @@ class _Stream:
             self.deltas.append(Delta("tool_calls", self.calls.add(as_object(call, "tool call"), position) or ""))
 
     def _refuse_again(self, reasoning: str | None, content: str | None, *, before: int) -> None:
-        """Text that comes with the finish or after it is not the whole text once more.
+        """Refuse a finish that repeats the whole text.
 
-        One delta that came before may be like the last one; the count tells.
+        Text may come with the finish or after it. One delta that came before may equal the last one; the count tells.
         """
         for text, parts in ((reasoning, self.reasoning), (content, self.content)):
             if text and len(parts) > before and text == "".join(parts):
                 raise _inconsistent("the finish chunk repeats the whole text")
 
     def _require_said(self, message: dict[str, Json]) -> None:
-        """A whole message at the end adds nothing, and says what the deltas said."""
+        """Refuse a whole message that says more than the deltas."""
         told = (reasoning_of(message) or "", as_text(message, "content") or "")
         if told != ("".join(self.reasoning), "".join(self.content)) or as_list(message, "tool_calls"):
             raise _inconsistent("a chunk carries a whole message that the deltas do not say")
@@ -262,7 +276,10 @@ class _Stream:
             self.deltas.append(Delta(name, text))
 
     def _with_held(self, name: str, text: str) -> str:
-        """The text with the half that waited for it: one character if both halves are there, else each stays half."""
+        """Return the text with the half held for it.
+
+        One character if both halves are there; otherwise each stays half.
+        """
         waiting, half = self.held or ("", "")
         if waiting == name and "\udc00" <= text[0] <= "\udfff":
             self.held = None
@@ -271,7 +288,10 @@ class _Stream:
         return text
 
     def _release(self) -> None:
-        """A half that stayed alone is text like any other; what encodes it refuses it by name."""
+        """Add a half that stayed alone as text.
+
+        What encodes it refuses it by name.
+        """
         if self.held is not None:
             name, half = self.held
             (self.reasoning if name == "reasoning" else self.content).append(half)
@@ -310,7 +330,10 @@ __all__ = ["completion_of_body", "completion_of_json", "completion_of_sse", "sse
 
 
 def completion_of_body(body: Json) -> Completion:
-    """A Completion of a chat.completion body; RefusedError for errors, no choice, or another shape."""
+    """Return the Completion of a chat.completion body.
+
+    RefusedError for errors, no choice, or another shape.
+    """
     if not isinstance(body, dict):
         raise malformed(f"the response is {kind(body)}, not an object")
     require_no_error(body)
@@ -350,7 +373,10 @@ def _only_choice(choices: Json) -> dict[str, Json]:
 
 
 def completion_of_json(raw: bytes) -> Completion:
-    """A Completion of a body as sent; keep-alive white space before the JSON is allowed, as JSON allows it."""
+    """Return the Completion of a body as sent.
+
+    Keep-alive white space before the JSON is allowed, as JSON allows it.
+    """
     try:
         body: Json = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
