@@ -1,10 +1,10 @@
-"""DeepSeek-V3.2's layout: V3.1's turns, tools told in the system text, calls as tags with one special token in each.
+"""DeepSeek-V3.2's layout: V3.1's turns, calls as tags.
 
 Guarantees: prompts are what the encoder that DeepSeek ships in place of a chat template makes of the messages, as vLLM
-and SGLang carry it. Their copies tell the tools without the blank lines of DeepSeek's own, in as many tokens, so that
-only returned prompt ids prove a prompt with tools. `<｜DSML｜invoke …>` is text around one special token, which a text
-that came over an API may lack. Refuses prompts after which the encoder lets nobody speak, and parsed calls: their ids
-are invented, and their JSON is written anew.
+and SGLang carry it. Tools are declared in the system text. The engines' copies declare them without the blank lines of
+DeepSeek's own, in as many tokens, so only returned prompt ids prove a prompt with tools. `<｜DSML｜invoke …>` is text
+around one special token, which a text that came over an API may lack. Refuses prompts after which the encoder lets
+nobody speak, and parsed calls: their ids are invented, and their JSON is written anew.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MARKS: Final = re.compile(f"({DSML}|{THINK}|{THINK_CLOSE})")
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one, messages = tokenizer.id_of, prompt.messages
     last = _checked(prompt)
     yield one(BEGIN)
@@ -93,7 +93,10 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _checked(prompt: Prompt) -> int:
-    """Where the last question stands, -1 where there is none; a refusal of what the encoder refuses or drops."""
+    """Return where the last question stands, -1 without one.
+
+    Refuses what the encoder refuses or drops.
+    """
     messages = prompt.messages
     for message in messages:
         role_of(message, _ROLES)
@@ -112,7 +115,10 @@ def _hands_over(messages: Sequence[JsonObject]) -> bool:
 
 
 def _order(messages: Sequence[JsonObject], position: int) -> tuple[int, int]:
-    """Which result of its answer's calls this is, counted from 1, and how many calls there were."""
+    """Return the result's number among its calls, and their count.
+
+    Numbers begin with 1.
+    """
     before = [n for n, message in enumerate(messages[:position]) if message.get("role") != "tool"]
     calls = messages[before[-1]].get("tool_calls") if before else None
     asked = len(calls) if isinstance(calls, list) and messages[before[-1]].get("role") == "assistant" else 0
@@ -122,7 +128,10 @@ def _order(messages: Sequence[JsonObject], position: int) -> tuple[int, int]:
 
 
 def _tools(tools: Sequence[JsonObject], tokenizer: Tokenizer) -> Iterator[Piece]:
-    """What the system text says of the tools; the markers in it are control tokens."""
+    """Yield what the system text says of the tools.
+
+    The markers in it are control tokens.
+    """
     if not tools:
         return
     yield "\n\n"
@@ -141,7 +150,10 @@ def _declared(tool: JsonObject) -> str:
 
 
 def _answer(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Iterator[Piece]:
-    """An earlier answer; its thinking is `shown` only after the last question."""
+    """Yield an earlier answer.
+
+    Its thinking is `shown` only after the last question.
+    """
     content = content_of(message)
     reasoning = reasoning_of(message, content, THINK_CLOSE)
     calls = list(calls_of(message, as_text=False))
@@ -182,5 +194,5 @@ V32: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBOD
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """V3.2's layout on `tokenizer`, called `name`."""
+    """Return V3.2's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, V32, load_template(tokenizer.directory))

@@ -1,4 +1,4 @@
-"""What a model family's format can do, and the parts of a completion.
+"""The base class of all formats, and a completion's parts.
 
 Guarantees: a format never guesses. What its layout cannot express is a RefusedError.
 """
@@ -174,14 +174,15 @@ class Format(ABC):
 
     @property
     def tag_names(self) -> frozenset[str]:
-        """The names of the text tags that hold the one tool marker.
+        """The names of the text tags around the tool marker.
 
-        Empty where markers are whole tags. The marker is a special token, which an API's text may lack.
+        Empty where markers are whole tags. Where there is one marker in every tag, it is a special token, which an
+        API's text may lack.
         """
         return frozenset()
 
     def split_markers(self, text: str) -> tuple[str | int, ...]:
-        """Return the text with every spelled tool marker as its id."""
+        """Return the text with its tool markers as ids."""
         ids = self.tool_markers()
         first_chars, pattern = _marker_search(tuple(ids))
         if not any(char in text for char in first_chars):
@@ -213,7 +214,7 @@ class Format(ABC):
 
     @abstractmethod
     def render(self, prompt: Prompt) -> Ids:
-        """Return the prompt's ids as an engine serves them, shape [n].
+        """Return the prompt's ids, shape [n], as engines serve them.
 
         RefusedError on what the layout cannot express.
         """
@@ -224,15 +225,15 @@ class Format(ABC):
 
     @abstractmethod
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """Return the text that declares tools in a message of its own.
+        """Return the text that declares tools in a message.
 
         RefusedError where tools cannot be declared so.
         """
 
     def ambiguity(self, prompt: Prompt) -> str | None:  # noqa: ARG002
-        """Return what of the prompt engines write differently at equal length.
+        """Return what engines write differently at equal length.
 
-        Only returned prompt ids show which text was served. None where nothing is ambiguous.
+        Of the rendered prompt: only returned prompt ids show which text was served. None where nothing is ambiguous.
         """
         return None
 
@@ -246,7 +247,7 @@ class Format(ABC):
         return self
 
     def as_settled(self, settings: Json) -> Format:  # noqa: ARG002
-        """Return the format that renders what the route is proven to say."""
+        """Return the format for what the route provably says."""
         return self
 
     # Completions
@@ -288,7 +289,7 @@ class Format(ABC):
 
 
 class HeadedFormat(Format):
-    """A format whose every text stands behind a header that no API shows."""
+    """A format whose texts stand behind hidden headers."""
 
     __slots__ = ()
 
@@ -297,11 +298,11 @@ class HeadedFormat(Format):
     @property
     @abstractmethod
     def think_tail_ids(self) -> Ids:
-        """The header between the end of the reasoning and the content."""
+        """The header between reasoning and content."""
 
     @abstractmethod
     def texts_in(self, ids: Ids) -> tuple[list[str], list[str]]:
-        """Return the texts of all reasoning and of all content messages.
+        """Return the texts of reasoning and of content messages.
 
         In order, empty texts included. Bytes that are not UTF-8 become U+FFFD.
         """
@@ -309,7 +310,7 @@ class HeadedFormat(Format):
 
 @cache
 def _marker_search(names: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str]]:
-    """Return the first characters of the markers, and a pattern of their names.
+    """Return the markers' first characters, and a pattern.
 
     The first characters are a quick test: most texts hold none of them.
     """

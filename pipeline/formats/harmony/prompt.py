@@ -1,8 +1,8 @@
-"""A prompt in harmony, as text and control ids, up to where the model goes on.
+"""A prompt in harmony, as text and control ids.
 
 Guarantees: one text for one prompt, with analysis only where calls follow the last final message. Engines use
-openai-harmony or the model's chat template, and part in places: a tool's result is plain here, as the former has it,
-and instructions are the developer's, as the latter has it. Prompts that they print apart with as many tokens are
+openai-harmony or the model's chat template, and differ in places: a tool's result is plain here, as the former has it,
+and instructions are the developer's, as the latter has it. Prompts that they print differently with as many tokens are
 refused where only a count vouches for them (`ambiguity`).
 """
 
@@ -35,7 +35,10 @@ class _Called:
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, day: str, effort: str) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt; RefusedError(PROMPT_UNSUPPORTED) on what engines print apart."""
+    """Yield the rendered prompt, up to the model's turn.
+
+    RefusedError(PROMPT_UNSUPPORTED) on what engines print differently.
+    """
     if not prompt.thinking:
         raise unsupported("gpt-oss always thinks")
     if not prompt.messages:
@@ -47,7 +50,7 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, day: str, effort: str
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A control token by name, where a text could spell the same."""
+    """A control token by name, told from equal text."""
 
     name: str
 
@@ -69,11 +72,11 @@ def _pieces(prompt: Prompt, day: str, effort: str) -> Iterator[str | _Mark]:
 
 
 def ambiguity(prompt: Prompt, tokenizer: Tokenizer) -> str | None:
-    """What of the prompt another engine prints in another way of the same length, so that ids alone tell; or None.
+    """Return what another engine prints differently at equal length.
 
-    One puts instructions into a message of their own behind the tools; an old template puts two line feeds behind them;
-    templates write many tools' types in their own way; and some write a call's arguments anew, or a tool's result as
-    JSON.
+    Only ids show which it was; None where nothing is ambiguous. One engine puts instructions into a message of their
+    own behind the tools; an old template puts two line feeds behind them; templates write many tools' types in their
+    own way; and some write a call's arguments anew, or a tool's result as JSON.
     """
 
     def length(text: str) -> int:
@@ -138,7 +141,10 @@ def _final(message: JsonObject) -> str:
 
 
 def _call(message: JsonObject, *, thought: bool) -> Iterator[str | _Mark]:
-    """The analysis before a call is shown to the model until its turn has come to a final message."""
+    """Yield a call, and the analysis before it where `thought`.
+
+    The model sees that analysis until its turn has come to a final message.
+    """
     if message.get("content"):
         raise unsupported("content beside a call, which engines put on different channels")
     reasoning = reasoning_of(message, "", END)
@@ -159,7 +165,10 @@ def _called(message: JsonObject) -> _Called:
 
 
 def _result(message: JsonObject, called: _Called | None) -> Iterator[str | _Mark]:
-    """Engines find the name by the id, or take the last call's."""
+    """Yield a tool's answer.
+
+    Engines find the function's name by the id, or take the last call's; both must be the same.
+    """
     if called is None or called.id is None or message.get("tool_call_id") != called.id:
         raise unsupported("a tool's answer that does not answer the call before it")
     author = f"functions.{called.name} to=assistant"

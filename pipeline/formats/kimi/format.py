@@ -1,4 +1,4 @@
-"""Kimi's layout, K2 to K2.6: prompts to ids, completions to ids and back.
+"""Kimi's layout, K2 to K2.6, both ways.
 
 Guarantees: control tokens are appended by id and text is encoded apart, segment by segment; `parse` and `assemble` are
 each other's inverse on what the layout can express. Refuses everything else: images, control tokens where the layout
@@ -67,7 +67,10 @@ _THINK_CLOSE_AT: Final = 23
 
 @dataclass(frozen=True, slots=True)
 class KimiFormat(Format):
-    """One release's layout on one tokenizer, and the model's own chat template where its directory holds one."""
+    """One release's layout on one tokenizer.
+
+    `template` is the model's own chat template, where its directory holds one.
+    """
 
     name: str
     tokenizer: Tokenizer
@@ -78,36 +81,34 @@ class KimiFormat(Format):
 
     @property
     def end_id(self) -> int:
-        """The id that ends a completion."""
         return self.tokenizer.id_of(END)
 
     @property
     def template_switches(self) -> JsonObject:
-        """What a request must say for a server's template to render as this format does."""
         return {"preserve_thinking": True} if self.variant.preserves_thinking else {}
 
     @property
     def think_open_id(self) -> int:
-        """The id that opens the reasoning where the model does so itself."""
         return self.tokenizer.id_of(THINK)
 
     @property
     def think_close_id(self) -> int:
-        """The id that ends the reasoning."""
         if self.variant.opener is Opener.NOBODY:
             return self.tokenizer.base_size + _THINK_CLOSE_AT
         return self.tokenizer.id_of(THINK_CLOSE)
 
     def opener(self, *, thinking: bool) -> Opener:
-        """Who opens the reasoning; only a prompt that opens it can leave it out when it is told to."""
+        """Return who opens the reasoning.
+
+        Thinking can be turned off only where the prompt opens it.
+        """
         return self.variant.opener if thinking or self.variant.opener is Opener.MODEL else Opener.NOBODY
 
     def tool_markers(self) -> dict[str, int]:
-        """The five tool markers' ids by name."""
         return dict(_markers(self.tokenizer))
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
-        """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
+        """Return the prompt's ids, shape [n], as engines serve them."""
         pieces = list(message_pieces(prompt, self.tokenizer, self.variant, generation_prompt=generation_prompt))
         ids = self._encode_prompt(prompt, pieces)
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
@@ -116,7 +117,10 @@ class KimiFormat(Format):
         return ids
 
     def _template_variables(self, prompt: Prompt) -> dict[str, Json]:
-        """What Kimi's tokenizer gives its template beside messages and tools, and the job's own switches."""
+        """Return what Kimi's tokenizer gives its template.
+
+        Beside messages and tools, and with the job's own switches.
+        """
         variables = dict(self.template_switches)
         declared = declare_tools(prompt.tools) if prompt.tools else ""
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
@@ -127,7 +131,10 @@ class KimiFormat(Format):
         return tuple(encode_pieces(self.tokenizer, pieces))
 
     def _render_long(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        """A prompt that the engine's own encode might cut: exactly as it cuts, or refused."""
+        """Return a long prompt's ids as the engine cuts it.
+
+        Its own encode might cut it between control tokens; refused where that would change them.
+        """
         name_of = self.tokenizer.name_of
         text = "".join(piece if isinstance(piece, str) else str(name_of(piece)) for piece in pieces)
         if next(prompt_pieces(text)) == text:
@@ -138,7 +145,6 @@ class KimiFormat(Format):
         return tuple(self.tokenizer.encode_prompt(text))
 
     def special_text(self, prompt: Prompt) -> str | None:
-        """The first control token that the prompt's own text spells, if any."""
         if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):
             return None
         for piece in message_pieces(prompt, self.tokenizer, self.variant):
@@ -147,10 +153,10 @@ class KimiFormat(Format):
         return None
 
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """The text that declares `tools` in a first message of the role `tool_declare`.
+        """Return the text for a first message of role `tool_declare`.
 
-        Refused where the template says its default system turn before a first message of that role: the same tokens
-        in another order, which no count shows.
+        Refused where the template says its default system turn before such a message: the same tokens in another order,
+        which no count shows.
         """
         if self.variant.default_system is not None:
             message = f"{self.name} puts its default system turn before tools that are declared in a message"
@@ -158,15 +164,12 @@ class KimiFormat(Format):
         return self.variant.declare(tools)
 
     def assemble(self, parts: Parts) -> Assembled:
-        """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""
         return assembled(parts, self.variant.opener, self.tokenizer)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
-        """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
         return tuple(spans_of(ids, self.opener(thinking=thinking), self.tokenizer))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
         spans = {span.kind: span for span in self.layout(ids, thinking=thinking)}
         opened = SpanKind.THINK_OPEN in spans
         thought = opened or self.opener(thinking=thinking) is Opener.PROMPT
@@ -181,7 +184,6 @@ class KimiFormat(Format):
         )
 
     def structured_body(self, content: str, calls: Sequence[ToolCall]) -> tuple[Piece, ...]:
-        """Return the body from which parsed calls were taken."""
         begin, end, call, argument, stop = self.tool_markers().values()
         body: list[Piece] = [content, begin]
         for one in calls:
@@ -191,19 +193,22 @@ class KimiFormat(Format):
     def calls_in(self, ids: Ids) -> list[tuple[str, str]] | None:
         """Return identity and arguments of each whole call.
 
-        None where the model wrote a marker as text: a parser that reads text makes of that what it will.
+        None where the model wrote a marker as text: parsers that read text differ in what they make of it.
         """
         text = self.tokenizer.decode_bytes(token for token in ids if not self.tokenizer.is_control(token))
         return None if b"<|tool_call" in text else _CALL.findall(self._section_text(ids))
 
     def cut_call_in(self, ids: Ids) -> tuple[str, str] | None:
-        """Return identity and arguments from the last call's beginning to the end."""
+        """Return the last call, read to its section's end."""
         section = self._section_text(ids)
         found = _CUT_CALL.search(section[section.rfind(CALL_BEGIN) :])
         return None if found is None else (found[1], found[2])
 
     def _section_text(self, ids: Ids) -> str:
-        """Return the tool section with its markers spelled; empty where there is none."""
+        """Return the tool section with its markers spelled.
+
+        Empty where there is none.
+        """
         begin, end = self.tokenizer.id_of(SECTION_BEGIN), self.tokenizer.id_of(SECTION_END)
         if begin not in ids:
             return ""
@@ -217,12 +222,15 @@ def _markers(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 def _is_innocent(value: Json) -> bool:
-    """Whether the value is text without the two characters that control tokens begin with: the common case, fast."""
+    """Return whether a value surely spells no control token.
+
+    It is text without the two characters that control tokens begin with: the common case, fast.
+    """
     return isinstance(value, str) and "<" not in value and "[" not in value
 
 
 def load(name: str, tokenizer: Tokenizer, variant: Release = K25) -> KimiFormat:
-    """The layout of one release, K2.5 where none is named, on `tokenizer` and called `name`."""
+    """Return the layout of one release, called `name`."""
     template = load_template(tokenizer.directory)
     if template is not None:
         variant = as_templated(variant, template.source)

@@ -1,4 +1,4 @@
-"""Tool declarations as Kimi-K2.5 is told of them: one TypeScript type a function.
+"""Tool declarations for Kimi K2.5: TypeScript types.
 
 Guarantees: the text is the one that Moonshot's `tool_declaration_ts.py` writes for the same tools, keys sorted first.
 Raises SchemaError for a schema that it cannot write (`oneOf`, `const`, untyped, foreign `$ref`); the caller then falls
@@ -52,7 +52,7 @@ class _References:
 
 
 def sort_keys(value: Json) -> Json:
-    """The same value with every object's keys in order, at every depth."""
+    """Return the value with every object's keys sorted."""
     if isinstance(value, dict):
         return {key: sort_keys(value[key]) for key in sorted(value)}
     if isinstance(value, list):
@@ -61,7 +61,10 @@ def sort_keys(value: Json) -> Json:
 
 
 def declare_functions(functions: Sequence[JsonObject]) -> str:
-    """The declaration text for functions (`{"name", "description"?, "parameters"?}`), keys already sorted."""
+    """Return the declaration text of functions.
+
+    Each is `{"name", "description"?, "parameters"?}` with its keys already sorted.
+    """
     types = "\n".join(_function(function) for function in functions)
     return f"# Tools\n\n## functions\nnamespace functions {{\n{types}\n}}\n"
 
@@ -90,9 +93,9 @@ def _function(function: JsonObject) -> str:
 
 
 def _check(schema: JsonObject, references: _References) -> None:
-    """Visits the parameters once, so that it is known whether one points at the root before anything is written.
+    """Visit the parameters once before anything is written.
 
-    A definition that does so comes too late, here as in Moonshot's own code.
+    That shows whether one points at the root. A definition that does so comes too late, here as in Moonshot's own code.
     """
     _fields(schema, "", references)
 
@@ -183,7 +186,10 @@ def _extra_type(extra: Json, indent: str, references: _References) -> str:
 def _property_lines(
     schema: JsonObject, indent: str, references: _References, *, required_first: bool = True
 ) -> list[str]:
-    """Required properties first, each group by name; an interface of the root keeps the order of the keys alone."""
+    """Return one line a property.
+
+    Required properties first, each group by name. An interface of the root keeps the order of the keys alone.
+    """
     properties = schema.get("properties") or {}
     required = schema.get("required") or []
     if not isinstance(properties, dict) or not isinstance(required, list):
