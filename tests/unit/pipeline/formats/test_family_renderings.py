@@ -144,7 +144,8 @@ def can(name: str, prompt: Prompt) -> bool:
 
 
 @pytest.mark.parametrize("name, prompt", prompts(FAMILIES, (True, False)))
-def test_a_prompt_is_rendered_as_the_models_own_template_renders_it(name: str, prompt: Prompt) -> None:
+def test_a_prompt_equals_the_models_own_template(name: str, prompt: Prompt) -> None:
+    """A prompt is rendered as the models own template renders it."""
     fmt = family(name)
     assert isinstance(fmt, TaggedFormat)
     assert fmt.template is not None
@@ -186,7 +187,8 @@ def other(name: str, fmt: Format) -> Any:  # noqa: ANN401 — a class of a packa
     return _RENDERERS[name]
 
 
-def test_a_template_of_another_release_is_noticed_at_the_first_prompt() -> None:
+def test_another_releases_template_is_noticed_at_once() -> None:
+    """A template of another release is noticed at the first prompt."""
     fmt = family("qwen3")
     assert isinstance(fmt, TaggedFormat)
     assert fmt.template is not None
