@@ -117,7 +117,7 @@ def _oracle(verdicts: Iterable[FidelityVerdict]) -> dict[str, object]:
     """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
     tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
     rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
-    return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
+    return {"answers": tally.verdicts.total(), "equal": rates, "refused": tally.refusals()}
 
 
 def _of_grade(accepted: Iterable[FidelityVerdict], grade: Evidence) -> Iterator[FidelityVerdict]:

@@ -148,12 +148,12 @@ def _v31_answer(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
     yield from (one(CALLS_END), one(END)) if calls else (one(END),)
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN}
 
 
-R1: Final = Dialect(GRAMMAR, r1_pieces, _asked, Opener.PROMPT, Opener.PROMPT)
-V31: Final = Dialect(GRAMMAR, v31_pieces, _asked, Opener.PROMPT, Opener.NOBODY)
+R1: Final = Dialect(GRAMMAR, r1_pieces, _template_inputs, Opener.PROMPT, Opener.PROMPT)
+V31: Final = Dialect(GRAMMAR, v31_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def _load(name: str, tokenizer: Tokenizer, dialect: Dialect) -> TaggedFormat:

@@ -84,10 +84,10 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
         elif role == "user":
             yield from (one(USER), content_of(message), one(ASSISTANT), goes_on)
         elif role == "tool":
-            order, asked = _order(messages, position)
+            order, called = _order(messages, position)
             yield "\n\n<function_results>" if order == 1 else ""
             yield f"\n<result>{content_of(message)}</result>"
-            yield from ("\n</function_results>\n\n", goes_on) if order == asked else ()
+            yield from ("\n</function_results>\n\n", goes_on) if order == called else ()
         else:
             yield from _answer(message, tokenizer, shown=prompt.thinking and position > last)
 
@@ -110,8 +110,8 @@ def _checked(prompt: Prompt) -> int:
 def _hands_over(messages: Sequence[JsonObject]) -> bool:
     if messages[-1].get("role") != "tool":
         return messages[-1].get("role") == "user"
-    order, asked = _order(messages, len(messages) - 1)
-    return order == asked
+    order, called = _order(messages, len(messages) - 1)
+    return order == called
 
 
 def _order(messages: Sequence[JsonObject], position: int) -> tuple[int, int]:
@@ -121,10 +121,10 @@ def _order(messages: Sequence[JsonObject], position: int) -> tuple[int, int]:
     """
     before = [n for n, message in enumerate(messages[:position]) if message.get("role") != "tool"]
     calls = messages[before[-1]].get("tool_calls") if before else None
-    asked = len(calls) if isinstance(calls, list) and messages[before[-1]].get("role") == "assistant" else 0
-    if (order := position - before[-1] if before else 1) > asked:
+    called = len(calls) if isinstance(calls, list) and messages[before[-1]].get("role") == "assistant" else 0
+    if (order := position - before[-1] if before else 1) > called:
         raise unsupported("a tool's result answers no call")
-    return order, asked
+    return order, called
 
 
 def _tools(tools: Sequence[JsonObject], tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -186,11 +186,11 @@ def _ambiguity(prompt: Prompt) -> str | None:
     return "engines tell DeepSeek-V3.2's tools in two texts of one length, so only returned prompt ids tell which"
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN, "enable_thinking": prompt.thinking}
 
 
-V32: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY, _ambiguity)
+V32: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, _ambiguity)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -127,12 +127,12 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
     yield from (one(RESPONSE), text_of(messages[position]), one(RESPONSE_CLOSE))
 
 
-def asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
-    """Return what the template is given."""
+def template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+    """Return the prompt and variables that the template is given."""
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-GLM5: Final = Dialect(GRAMMAR, prompt_pieces, asked, Opener.PROMPT, Opener.NOBODY)
+GLM5: Final = Dialect(GRAMMAR, prompt_pieces, template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

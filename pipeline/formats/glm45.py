@@ -31,7 +31,7 @@ from pipeline.formats.glm import (
     USER,
     VALUE,
     VALUE_CLOSE,
-    asked,
+    template_inputs,
     text_of,
 )
 from pipeline.formats.messages import calls_of, reasoning_of, role_of, unsupported, written
@@ -119,7 +119,7 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
     yield from ("\n", one(RESPONSE), f"\n{text_of(messages[position])}\n", one(RESPONSE_CLOSE))
 
 
-GLM45: Final = Dialect(replace(GRAMMAR, think_lead="\n"), prompt_pieces, asked, Opener.MODEL, Opener.NOBODY)
+GLM45: Final = Dialect(replace(GRAMMAR, think_lead="\n"), prompt_pieces, template_inputs, Opener.MODEL, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -89,12 +89,12 @@ def _last_query(messages: Sequence[JsonObject]) -> int:
 
     Not a tool response in disguise; thinking after it is shown again.
     """
-    asked = [
+    queries = [
         position
         for position, message in enumerate(messages)
         if message.get("role") == "user" and not _is_response(content_of(message))
     ]
-    return asked[-1] if asked else len(messages) - 1
+    return queries[-1] if queries else len(messages) - 1
 
 
 def _is_response(content: str) -> bool:
@@ -128,11 +128,11 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
         yield from (one(END), "\n")
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"enable_thinking": prompt.thinking}
 
 
-QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.MODEL, Opener.NOBODY)
+QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.MODEL, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -91,10 +91,10 @@ def _last_query(messages: Sequence[JsonObject]) -> int:
     if not messages or messages[0].get("role") == "tool":
         raise unsupported("the first message is a tool's, or there is none")
     texts = {n: content_of(message).strip() for n, message in enumerate(messages) if message.get("role") == "user"}
-    asked = [n for n, text in texts.items() if not (text.startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))]
-    if not asked:
+    queries = [n for n, text in texts.items() if not (text.startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))]
+    if not queries:
         raise unsupported("no message asks anything")
-    return asked[-1]
+    return queries[-1]
 
 
 def _system(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -144,11 +144,11 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
         yield from (one(END), "\n")
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY)
+QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -20,7 +20,7 @@ from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Format
 from pipeline.formats.harmony import format as harmony
 from pipeline.formats.kimi import format as kimi
-from pipeline.formats.kimi import releases as kimi_variants
+from pipeline.formats.kimi import releases as kimi_releases
 from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
 from pipeline.formats.tokenizer_json import (
     DEEPSEEK_R1_SHA256,
@@ -65,20 +65,20 @@ class Family:
 
 _FORMATS: dict[str, Family] = {
     "kimi-k2": Family(
-        partial(kimi.load, variant=kimi_variants.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
+        partial(kimi.load, release=kimi_releases.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
     ),
     "kimi-k2-0905": Family(
-        partial(kimi.load, variant=kimi_variants.K2_0905),
+        partial(kimi.load, release=kimi_releases.K2_0905),
         KIMI_SHA256,
         hub=("moonshotai/Kimi-K2-Instruct-0905", "ac6c49f0"),
     ),
-    "kimi-k2-thinking": Family(partial(kimi.load, variant=kimi_variants.K2_THINKING), KIMI_SHA256),
+    "kimi-k2-thinking": Family(partial(kimi.load, release=kimi_releases.K2_THINKING), KIMI_SHA256),
     "kimi-k2.5": Family(kimi.load, KIMI_SHA256, hub=("moonshotai/Kimi-K2.5", "4d01dfe0")),
     "kimi-k2.6": Family(
-        partial(kimi.load, variant=kimi_variants.K26), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+        partial(kimi.load, release=kimi_releases.K26), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
     ),
     "kimi-k2.6-preserve-thinking": Family(
-        partial(kimi.load, variant=kimi_variants.K26_PRESERVE), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+        partial(kimi.load, release=kimi_releases.K26_PRESERVE), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
     ),
     "deepseek-r1": Family(deepseek.load_r1, DEEPSEEK_R1_SHA256, file="tokenizer.json"),
     "deepseek-v3.1": Family(deepseek.load_v31, DEEPSEEK_V31_SHA256, file="tokenizer.json"),

@@ -54,14 +54,14 @@ def no_ambiguity(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most fami
 class Dialect:
     """One family: its grammar, its prompts, its openers.
 
-    `pieces` yields a prompt as text and control ids. `asked` gives the prompt and the variables that the model's own
-    template is given. `thinking` and `instant` say who opens the thinking in either mode. `ambiguity` says what of a
+    `pieces` yields a prompt as text and control ids. `template_inputs` gives the prompt and the variables for the
+    model's own template. `thinking` and `instant` say who opens the thinking in either mode. `ambiguity` says what of a
     prompt engines write in several ways of one length.
     """
 
     grammar: Grammar
     pieces: Callable[[Prompt, Tokenizer], Iterator[Piece]]
-    asked: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
+    template_inputs: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
     thinking: Opener
     instant: Opener
     ambiguity: Callable[[Prompt], str | None] = no_ambiguity
@@ -115,8 +115,8 @@ class TaggedFormat(Format):
     def render(self, prompt: Prompt) -> Ids:
         ids = tuple(encode_pieces(self.tokenizer, self._pieces(prompt)))
         if self.template is not None and self.special_text(prompt) is None:
-            asked, variables = self.dialect.asked(prompt)
-            self.template.require_equal(self.tokenizer, asked, ids, variables)
+            given, variables = self.dialect.template_inputs(prompt)
+            self.template.require_equal(self.tokenizer, given, ids, variables)
         return ids
 
     def _pieces(self, prompt: Prompt) -> Iterator[Piece]:

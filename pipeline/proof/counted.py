@@ -18,7 +18,7 @@ from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.locations import in_answer
 from pipeline.proof.stream_deltas import MANY, crossed_boundary, may_hide_bytes, repeated_runs, without_repeats
 from pipeline.proof.text_guards import require_limit, require_shown_thinking
-from pipeline.records import Completion, Evidence, Reason, RefusedError, SpanKind
+from pipeline.records import Evidence, Reason, RefusedError, SpanKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,14 +248,12 @@ def require_sent_once(answer: Answer, reading: Reading) -> None:  # noqa: ARG001
                 message = f"{runs} runs of equal deltas are too many to tell from duplicates"
                 raise RefusedError(Reason.STREAM_INCONSISTENT, message, field=name)
             for other in without_repeats(shown):
-                shorter = replace(answer, completion=_with_text(answer.completion, name, other))
+                given = answer.completion
+                shown_once = replace(given, reasoning=other) if name == "reasoning" else replace(given, content=other)
+                shorter = replace(answer, completion=shown_once)
                 if any(found.count == answer.completion_tokens for found in readings_of(shorter)):
                     message = f"the count closes without a delta of {name} that comes twice"
                     raise RefusedError(Reason.STREAM_INCONSISTENT, message, field=name)
-
-
-def _with_text(completion: Completion, name: str, text: str) -> Completion:
-    return replace(completion, reasoning=text) if name == "reasoning" else replace(completion, content=text)
 
 
 def require_delta_boundaries(answer: Answer, reading: Reading) -> None:

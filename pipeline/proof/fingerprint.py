@@ -123,14 +123,14 @@ class Fingerprint:
         )
 
 
-def is_model(asked: str, told: str) -> bool:
-    """Return whether model `told` is an answer for model `asked`.
+def is_model(requested: str, answered: str) -> bool:
+    """Return whether `answered` is the model `requested`.
 
     A release date may follow the slug. A few slugs that end like a date name models of their own, released beside the
     one without it.
     """
-    own = told.rpartition("/")[2].partition(":")[0] in OWN_DATES
-    return told == asked or (not own and _dated(asked).fullmatch(told) is not None)
+    own = answered.rpartition("/")[2].partition(":")[0] in OWN_DATES
+    return answered == requested or (not own and _dated(requested).fullmatch(answered) is not None)
 
 
 OWN_DATES = frozenset(

@@ -24,7 +24,7 @@ def shown_only(completion: Completion) -> Completion:
 
 
 def judged(
-    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], asked: Expected
+    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], expected: Expected
 ) -> str:
     """Return the verdict on the rebuild from text.
 
@@ -33,7 +33,7 @@ def judged(
     shown = shown_only(completion)
     rebuilt: TokenRow | Refusal
     try:
-        rebuilt = reconstruct(prompt, shown, fmt, fingerprint_of(shown, known), asked)
+        rebuilt = reconstruct(prompt, shown, fmt, fingerprint_of(shown, known), expected)
     except RefusedError as error:
         rebuilt = error.refusal
     if isinstance(rebuilt, Refusal):
@@ -46,11 +46,11 @@ def judged(
 class OracleTally:
     """Counted verdicts."""
 
-    seen: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
 
     def note(self, results: Iterable[Mapping[str, object]]) -> None:
         """Count the verdicts of these results."""
-        self.seen.update(verdict for result in results if isinstance(verdict := result.get("oracle"), str))
+        self.verdicts.update(verdict for result in results if isinstance(verdict := result.get("oracle"), str))
 
     def rates(self) -> dict[str, tuple[int, int]]:
         """Return exact matches and rebuilds.
@@ -58,7 +58,7 @@ class OracleTally:
         By the evidence that the rebuild would have given.
         """
         rebuilt: dict[str, tuple[int, int]] = {}
-        for verdict, count in sorted(self.seen.items()):
+        for verdict, count in sorted(self.verdicts.items()):
             result, _, why = verdict.partition(":")
             if result != REFUSED:
                 equal, total = rebuilt.get(why, (0, 0))
@@ -68,15 +68,17 @@ class OracleTally:
     def refusals(self) -> dict[str, int]:
         """Return the number of refused rebuilds by reason."""
         mark = f"{REFUSED}:"
-        return {name.removeprefix(mark): n for name, n in sorted(self.seen.items()) if name.startswith(mark)}
+        return {name.removeprefix(mark): n for name, n in sorted(self.verdicts.items()) if name.startswith(mark)}
 
     def line(self) -> str:
         """Return the exact-match rate in one line."""
-        if not self.seen:
+        if not self.verdicts:
             return "oracle: no accepted answer came with ids"
         rates, refusals = self.rates(), self.refusals()
         equal, total = (sum(pair[place] for pair in rates.values()) for place in (0, 1))
         grades = ", ".join(f"{name} {one}/{many}" for name, (one, many) in rates.items())
         rate = f"{equal}/{total} equal ({equal / total:.4f}): {grades}" if total else "none rebuilt"
         reasons = ", ".join(f"{name} {count}" for name, count in refusals.items())
-        return f"oracle: {self.seen.total()} answers with ids; {rate}" + (f"; refused: {reasons}" if reasons else "")
+        return f"oracle: {self.verdicts.total()} answers with ids; {rate}" + (
+            f"; refused: {reasons}" if reasons else ""
+        )

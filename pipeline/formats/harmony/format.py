@@ -89,8 +89,8 @@ class HarmonyFormat(HeadedFormat):
         RefusedError(PROMPT_MISMATCH) where it says none.
         """
         stop = prompt_ids.index(self.marks.end) if self.marks.end in prompt_ids else 0
-        told = self.tokenizer.decode_bytes(prompt_ids[:stop]).decode("utf-8", errors="replace")
-        found = _DAY.search(told)
+        said = self.tokenizer.decode_bytes(prompt_ids[:stop]).decode("utf-8", errors="replace")
+        found = _DAY.search(said)
         if found is None:
             message = "the served prompt does not begin with a system message that says the day"
             raise RefusedError(Reason.PROMPT_MISMATCH, message, field="prompt_token_ids")
@@ -112,8 +112,8 @@ class HarmonyFormat(HeadedFormat):
 
     def render(self, prompt: Prompt) -> Ids:
         """Return the prompt's ids as served on `day`."""
-        start, role, message, told, *rest = self._pieces(prompt)
-        return (*_system(self.tokenizer, (start, role, message, told)), *encode_pieces(self.tokenizer, rest))
+        start, role, message, text, *rest = self._pieces(prompt)
+        return (*_system(self.tokenizer, (start, role, message, text)), *encode_pieces(self.tokenizer, rest))
 
     def _pieces(self, prompt: Prompt) -> Iterator[Piece]:
         return prompt_pieces(prompt, self.tokenizer, day=self.day, effort=self.effort)

@@ -50,7 +50,7 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, day: str, effort: str
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A control token by name, told from equal text."""
+    """A control token by name, sections from equal text."""
 
     name: str
 
@@ -64,9 +64,9 @@ def _pieces(prompt: Prompt, day: str, effort: str) -> Iterator[str | _Mark]:
     first = prompt.messages[0]
     instructions = _instructions(first) if first.get("role") in _FIRST else None
     if instructions is not None or prompt.tools:
-        told = [] if instructions is None else [f"# Instructions\n\n{instructions}"]
-        told += [declare(prompt.tools)] if prompt.tools else []
-        yield from (_START, "developer", _MESSAGE, "\n\n".join(told), _END)
+        sections = [] if instructions is None else [f"# Instructions\n\n{instructions}"]
+        sections += [declare(prompt.tools)] if prompt.tools else []
+        yield from (_START, "developer", _MESSAGE, "\n\n".join(sections), _END)
     yield from _turns(prompt.messages[0 if instructions is None else 1 :])
     yield from (_START, "assistant")
 

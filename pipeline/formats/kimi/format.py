@@ -75,7 +75,7 @@ class KimiFormat(Format):
     name: str
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
-    variant: Release = K25
+    release: Release = K25
 
     calls_as_text: ClassVar[bool] = True
 
@@ -85,7 +85,7 @@ class KimiFormat(Format):
 
     @property
     def template_switches(self) -> JsonObject:
-        return {"preserve_thinking": True} if self.variant.preserves_thinking else {}
+        return {"preserve_thinking": True} if self.release.preserves_thinking else {}
 
     @property
     def think_open_id(self) -> int:
@@ -93,7 +93,7 @@ class KimiFormat(Format):
 
     @property
     def think_close_id(self) -> int:
-        if self.variant.opener is Opener.NOBODY:
+        if self.release.opener is Opener.NOBODY:
             return self.tokenizer.base_size + _THINK_CLOSE_AT
         return self.tokenizer.id_of(THINK_CLOSE)
 
@@ -102,18 +102,18 @@ class KimiFormat(Format):
 
         Thinking can be turned off only where the prompt opens it.
         """
-        return self.variant.opener if thinking or self.variant.opener is Opener.MODEL else Opener.NOBODY
+        return self.release.opener if thinking or self.release.opener is Opener.MODEL else Opener.NOBODY
 
     def tool_markers(self) -> dict[str, int]:
         return dict(_markers(self.tokenizer))
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
         """Return the prompt's ids, shape [n], as engines serve them."""
-        pieces = list(message_pieces(prompt, self.tokenizer, self.variant, generation_prompt=generation_prompt))
+        pieces = list(message_pieces(prompt, self.tokenizer, self.release, generation_prompt=generation_prompt))
         ids = self._encode_prompt(prompt, pieces)
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
-            asked = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
-            self.template.require_equal(self.tokenizer, asked, ids, self._template_variables(prompt))
+            given = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
+            self.template.require_equal(self.tokenizer, given, ids, self._template_variables(prompt))
         return ids
 
     def _template_variables(self, prompt: Prompt) -> dict[str, Json]:
@@ -147,7 +147,7 @@ class KimiFormat(Format):
     def special_text(self, prompt: Prompt) -> str | None:
         if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):
             return None
-        for piece in message_pieces(prompt, self.tokenizer, self.variant):
+        for piece in message_pieces(prompt, self.tokenizer, self.release):
             if isinstance(piece, str) and (found := self.tokenizer.find_control(piece)) is not None:
                 return found[1]
         return None
@@ -158,13 +158,13 @@ class KimiFormat(Format):
         Refused where the template says its default system turn before such a message: the same tokens in another order,
         which no count shows.
         """
-        if self.variant.default_system is not None:
+        if self.release.default_system is not None:
             message = f"{self.name} puts its default system turn before tools that are declared in a message"
             raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
-        return self.variant.declare(tools)
+        return self.release.declare(tools)
 
     def assemble(self, parts: Parts) -> Assembled:
-        return assembled(parts, self.variant.opener, self.tokenizer)
+        return assembled(parts, self.release.opener, self.tokenizer)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
         return tuple(spans_of(ids, self.opener(thinking=thinking), self.tokenizer))
@@ -229,9 +229,9 @@ def _is_innocent(value: Json) -> bool:
     return isinstance(value, str) and "<" not in value and "[" not in value
 
 
-def load(name: str, tokenizer: Tokenizer, variant: Release = K25) -> KimiFormat:
+def load(name: str, tokenizer: Tokenizer, release: Release = K25) -> KimiFormat:
     """Return the layout of one release, called `name`."""
     template = load_template(tokenizer.directory)
     if template is not None:
-        variant = as_templated(variant, template.source)
-    return KimiFormat(name, tokenizer, template, variant)
+        release = as_templated(release, template.source)
+    return KimiFormat(name, tokenizer, template, release)

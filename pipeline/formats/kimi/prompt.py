@@ -31,7 +31,7 @@ from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 
 
 def prompt_pieces(
-    prompt: Prompt, tokenizer: Tokenizer, variant: Release, *, generation_prompt: bool = True
+    prompt: Prompt, tokenizer: Tokenizer, release: Release, *, generation_prompt: bool = True
 ) -> Iterator[Piece]:
     """Yield the whole prompt as text and control ids.
 
@@ -39,28 +39,28 @@ def prompt_pieces(
     """
     one = tokenizer.id_of
     if prompt.tools:
-        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), variant.declare(prompt.tools), one(END))
-    if variant.default_system and prompt.messages[:1] and prompt.messages[0].get("role") != "system":
-        yield from (one(SYSTEM), "system", one(MIDDLE), variant.default_system, one(END))
-    yield from _turns(prompt, tokenizer, variant)
+        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), release.declare(prompt.tools), one(END))
+    if release.default_system and prompt.messages[:1] and prompt.messages[0].get("role") != "system":
+        yield from (one(SYSTEM), "system", one(MIDDLE), release.default_system, one(END))
+    yield from _turns(prompt, tokenizer, release)
     if generation_prompt:
         yield from (one(ASSISTANT), "assistant", one(MIDDLE))
-        if variant.opener is Opener.PROMPT:
+        if release.opener is Opener.PROMPT:
             yield from (one(THINK),) if prompt.thinking else (one(THINK), one(THINK_CLOSE))
 
 
-def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Release) -> Iterator[Piece]:
-    if variant.turns is MessageStyle.PLAIN:
+def _turns(prompt: Prompt, tokenizer: Tokenizer, release: Release) -> Iterator[Piece]:
+    if release.turns is MessageStyle.PLAIN:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _plain_pieces(message, tokenizer))
         return
-    if variant.turns is MessageStyle.TEXT:
+    if release.turns is MessageStyle.TEXT:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _text_pieces(message, tokenizer))
         return
-    history = -1 if variant.preserves_thinking else _last_plain_answer(prompt.messages)
+    history = -1 if release.preserves_thinking else _last_plain_answer(prompt.messages)
     for position, message in enumerate(prompt.messages):
-        keeps = (prompt.thinking or variant.opener is not Opener.PROMPT) and position > history
+        keeps = (prompt.thinking or release.opener is not Opener.PROMPT) and position > history
         yield from _of_message(position, _message_pieces(message, tokenizer, keeps_reasoning=keeps))
 
 

@@ -97,13 +97,13 @@ def _sorted_tool(tool: JsonObject, position: int) -> dict[str, Json]:
     return ordered
 
 
-def as_templated(variant: Release, template: str) -> Release:
+def as_templated(release: Release, template: str) -> Release:
     """Return the release with tools as its template writes them.
 
     Copies of the templates of K2 and K2-Thinking differ in nothing but the spaces of that JSON.
     """
-    compact = variant.declare is declare_as_json and "tojson(separators=" in template
-    return replace(variant, declare=declare_compactly) if compact else variant
+    compact = release.declare is declare_as_json and "tojson(separators=" in template
+    return replace(release, declare=declare_compactly) if compact else release
 
 
 K2 = Release(Opener.NOBODY, MessageStyle.PLAIN, declare_as_json, "You are a helpful assistant")

@@ -37,12 +37,70 @@ from pipeline.proof.wire.fields import (
     tool_call_of,
     usage_of,
 )
-from pipeline.proof.wire.sse import Events, Frames, TextField, events_of, sse_data
+from pipeline.proof.wire.sse import Events, Frames, TextField, events_of
 from pipeline.proof.wire.token_ids import ReturnedIds
 from pipeline.records import Completion, Delta, Json, Reason, RefusedError, TokenLogprob, ToolCall, Usage
 
 _TOKEN_CHARS = 32
 """Few tokens are longer; a longer text is a batch, and does not come again."""
+
+
+def completion_of_json(raw: bytes) -> Completion:
+    """Return the Completion of a body as sent.
+
+    Keep-alive white space before the JSON is allowed, as JSON allows it.
+    """
+    try:
+        body: Json = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"the response is not JSON: {error}") from None
+    return completion_of_body(body)
+
+
+def completion_of_body(body: Json) -> Completion:
+    """Return the Completion of a chat.completion body.
+
+    RefusedError for errors, no choice, or another shape.
+    """
+    if not isinstance(body, dict):
+        raise malformed(f"the response is {kind(body)}, not an object")
+    require_no_error(body)
+    choice = _only_choice(body.get("choices"))
+    require_no_error(choice)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise malformed(f"message is {kind(message)}, not an object", "message")
+    require_all_read(message)
+    returned = ReturnedIds()
+    returned.add_top(body)
+    returned.add_choice(choice)
+    return Completion(
+        reasoning=reasoning_of(message),
+        content=as_text(message, "content"),
+        tool_calls=tuple(tool_call_of(call) for call in as_list(message, "tool_calls")),
+        finish_reason=as_text(choice, "finish_reason"),
+        native_finish_reason=as_text(choice, "native_finish_reason"),
+        usage=usage_of(body.get("usage")),
+        provider=as_text(body, "provider"),
+        model=as_text(body, "model"),
+        generation_id=as_text(body, "id"),
+        logprobs=logprobs_of(choice.get("logprobs")),
+        prompt_ids=returned.prompt_ids(),
+        token_ids=returned.token_ids(),
+        ids_from=returned.places,
+        stopped_by=stopped_by(choice),
+    )
+
+
+def _only_choice(choices: Json) -> dict[str, Json]:
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {redact(json.dumps(choices), 60)}", field="choices")
+    if len(choices) > 1:
+        raise malformed(f"{len(choices)} choices; one is asked for", "choices")
+    return choices[0]
+
+
+# Streams
 
 
 def completion_of_sse(raw: str) -> Completion:
@@ -117,13 +175,13 @@ class Calls:
         index = fragment.get("index")
         index = position if index is None else index
         if not isinstance(index, int) or isinstance(index, bool):
-            raise _refused(f"a tool call's index is {index!r}")
+            raise _inconsistent(f"a tool call's index is {index!r}", "tool_calls")
         function = as_object(fragment.get("function") or {}, "function")
         identity, name = as_text(fragment, "id"), as_text(function, "name")
         call = self._call(index, identity, name)
         call.id = call.id or identity or ""
         if name and call.name not in ("", name):
-            raise _refused(f"call {index} has two names: {call.name}, {name}")
+            raise _inconsistent(f"call {index} has two names: {call.name}, {name}", "tool_calls")
         call.name = call.name or name or ""
         if arguments := as_text(function, "arguments"):
             call.arguments.append(arguments)
@@ -135,7 +193,7 @@ class Calls:
         if known is not None and (not identity or known.id in ("", identity)):
             return known
         if not identity and not name:
-            raise _refused(f"a fragment of call {index} came before its id and name")
+            raise _inconsistent(f"a fragment of call {index} came before its id and name", "tool_calls")
         self.begun.append(_Call(index))
         return self.begun[-1]
 
@@ -260,8 +318,8 @@ class _Stream:
 
     def _require_said(self, message: dict[str, Json]) -> None:
         """Refuse a whole message that says more than the deltas."""
-        told = (reasoning_of(message) or "", as_text(message, "content") or "")
-        if told != ("".join(self.reasoning), "".join(self.content)) or as_list(message, "tool_calls"):
+        texts = (reasoning_of(message) or "", as_text(message, "content") or "")
+        if texts != ("".join(self.reasoning), "".join(self.content)) or as_list(message, "tool_calls"):
             raise _inconsistent("a chunk carries a whole message that the deltas do not say")
 
     def _add_text(self, name: TextField, parts: list[str], text: str | None) -> None:
@@ -320,65 +378,3 @@ class _Stream:
             deltas=tuple(self.deltas),
             stopped_by=self.stopped_by,
         )
-
-
-def _refused(detail: str) -> RefusedError:
-    return RefusedError(Reason.STREAM_INCONSISTENT, detail, field="tool_calls")
-
-
-__all__ = ["completion_of_body", "completion_of_json", "completion_of_sse", "sse_data"]
-
-
-def completion_of_body(body: Json) -> Completion:
-    """Return the Completion of a chat.completion body.
-
-    RefusedError for errors, no choice, or another shape.
-    """
-    if not isinstance(body, dict):
-        raise malformed(f"the response is {kind(body)}, not an object")
-    require_no_error(body)
-    choice = _only_choice(body.get("choices"))
-    require_no_error(choice)
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        raise malformed(f"message is {kind(message)}, not an object", "message")
-    require_all_read(message)
-    returned = ReturnedIds()
-    returned.add_top(body)
-    returned.add_choice(choice)
-    return Completion(
-        reasoning=reasoning_of(message),
-        content=as_text(message, "content"),
-        tool_calls=tuple(tool_call_of(call) for call in as_list(message, "tool_calls")),
-        finish_reason=as_text(choice, "finish_reason"),
-        native_finish_reason=as_text(choice, "native_finish_reason"),
-        usage=usage_of(body.get("usage")),
-        provider=as_text(body, "provider"),
-        model=as_text(body, "model"),
-        generation_id=as_text(body, "id"),
-        logprobs=logprobs_of(choice.get("logprobs")),
-        prompt_ids=returned.prompt_ids(),
-        token_ids=returned.token_ids(),
-        ids_from=returned.places,
-        stopped_by=stopped_by(choice),
-    )
-
-
-def _only_choice(choices: Json) -> dict[str, Json]:
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise RefusedError(Reason.EMPTY_ANSWER, f"choices is {redact(json.dumps(choices), 60)}", field="choices")
-    if len(choices) > 1:
-        raise malformed(f"{len(choices)} choices; one is asked for", "choices")
-    return choices[0]
-
-
-def completion_of_json(raw: bytes) -> Completion:
-    """Return the Completion of a body as sent.
-
-    Keep-alive white space before the JSON is allowed, as JSON allows it.
-    """
-    try:
-        body: Json = json.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise malformed(f"the response is not JSON: {error}") from None
-    return completion_of_body(body)

@@ -269,18 +269,18 @@ def _with_text(chunk: JsonObject, delta: Delta) -> dict[str, Json] | None:
     choice = choices[0]
     if not isinstance(choice, dict) or not _only(choice, {"index", "delta"}):
         return None
-    told = choice.get("delta")
-    changed = _delta_with_text(told, delta) if isinstance(told, dict) else None
+    fields = choice.get("delta")
+    changed = _delta_with_text(fields, delta) if isinstance(fields, dict) else None
     return None if changed is None else {**chunk, "choices": [{**choice, "delta": changed}]}
 
 
-def _delta_with_text(told: JsonObject, delta: Delta) -> dict[str, Json] | None:
+def _delta_with_text(fields: JsonObject, delta: Delta) -> dict[str, Json] | None:
     names = {"reasoning": ("reasoning", "reasoning_content"), "content": ("content",)}.get(delta.field, ())
-    said = [name for name in ("reasoning", "reasoning_content", "content") if told.get(name)]
-    if len(said) != 1 or said[0] not in names or not _only(told, {"role", *said, "reasoning_details"}):
+    said = [name for name in ("reasoning", "reasoning_content", "content") if fields.get(name)]
+    if len(said) != 1 or said[0] not in names or not _only(fields, {"role", *said, "reasoning_details"}):
         return None
-    changed: dict[str, Json] = {**told, said[0]: _STAND_IN}
-    if isinstance(details := told.get("reasoning_details"), list):
+    changed: dict[str, Json] = {**fields, said[0]: _STAND_IN}
+    if isinstance(details := fields.get("reasoning_details"), list):
         changed["reasoning_details"] = [_detail_with_text(detail, delta.text) for detail in details]
     return changed
 

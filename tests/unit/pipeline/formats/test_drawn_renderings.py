@@ -83,7 +83,7 @@ def test_a_prompt_equals_the_models_own_template(name: str) -> None:
         pytest.skip(f"no chat_template.jinja beside the vocabulary of {name}")
 
     def theirs(prompt: Prompt) -> Ids:
-        asked, variables = fmt.dialect.asked(prompt)
+        asked, variables = fmt.dialect.template_inputs(prompt)
         return tuple(fmt.tokenizer.encode_prompt(template.text(asked, **variables)))
 
     compared(fmt, theirs)
@@ -96,7 +96,7 @@ def test_a_prompt_equals_the_renderers_package(name: str) -> None:
     by_mode = {thinking: renderer(name, fmt, thinking=thinking) for thinking in (True, False)}
 
     def theirs(prompt: Prompt) -> Ids:
-        messages = [dict(message) for message in fmt.dialect.asked(prompt)[0].messages]
+        messages = [dict(message) for message in fmt.dialect.template_inputs(prompt)[0].messages]
         tools = [dict(tool) for tool in prompt.tools] or None
         return tuple(by_mode[prompt.thinking].render_ids(messages, tools=tools, add_generation_prompt=True))
 

@@ -45,9 +45,9 @@ REASONING, CONTENT = ENCODE("So it is."), ENCODE(" Yes.")
 TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
-def of_release(variant: Release, name: str = "release") -> KimiFormat:
+def of_release(release: Release, name: str = "release") -> KimiFormat:
     """The release without a template beside its vocabulary."""
-    return KimiFormat(name, TOKENIZER, None, variant)
+    return KimiFormat(name, TOKENIZER, None, release)
 
 
 THINKING, PLAIN = of_release(K2_THINKING), of_release(K2)
@@ -67,7 +67,7 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
 
 
 @pytest.mark.parametrize(
-    "variant, thinking, instant",
+    "release, thinking, instant",
     [
         (K2, Opener.NOBODY, Opener.NOBODY),
         (K2_0905, Opener.NOBODY, Opener.NOBODY),
@@ -77,8 +77,8 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
     ],
     ids=["K2", "K2-0905", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_a_release_says_who_opens_the_thinking(variant: Release, thinking: Opener, instant: Opener) -> None:
-    fmt = of_release(variant)
+def test_a_release_says_who_opens_the_thinking(release: Release, thinking: Opener, instant: Opener) -> None:
+    fmt = of_release(release)
 
     assert (thinking, instant) == (fmt.opener(thinking=True), fmt.opener(thinking=False))
 
@@ -227,13 +227,13 @@ KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
 
 
 @pytest.mark.parametrize(
-    "variant, said",
+    "release, said",
     [(K2, "You are a helpful assistant"), (K2_THINKING, KIMI), (K25, None), (K26, None)],
     ids=["K2", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_a_missing_system_turn_is_the_default_one(variant: Release, said: str | None) -> None:
+def test_a_missing_system_turn_is_the_default_one(release: Release, said: str | None) -> None:
     """The default system turn is said where the prompt has none."""
-    fmt = of_release(variant)
+    fmt = of_release(release)
     turn = f"<|im_system|>system<|im_middle|>{said}<|im_end|>" if said else ""
     own = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
 
@@ -311,20 +311,20 @@ HISTORY = Prompt(
 
 
 @pytest.mark.parametrize(
-    "variant, shown", [(K26, "<think></think>4"), (K26_PRESERVE, "<think>easy</think>4")], ids=["off", "on"]
+    "release, shown", [(K26, "<think></think>4"), (K26_PRESERVE, "<think>easy</think>4")], ids=["off", "on"]
 )
-def test_earlier_thinking_is_preserved_where_the_format_says_so(variant: Release, shown: str) -> None:
-    assert shown in text_of(of_release(variant), HISTORY)
+def test_earlier_thinking_is_preserved_where_the_format_says_so(release: Release, shown: str) -> None:
+    assert shown in text_of(of_release(release), HISTORY)
 
 
 @pytest.mark.parametrize(
-    "variant, said",
+    "release, said",
     [(K25, None), (K26, None), (K26_PRESERVE, {"preserve_thinking": True})],
     ids=["K2.5", "off", "on"],
 )
-def test_a_request_says_that_earlier_thinking_is_preserved(variant: Release, said: object) -> None:
+def test_a_request_says_that_earlier_thinking_is_preserved(release: Release, said: object) -> None:
     where = Route("openrouter", "moonshotai/kimi-k2.6", "siliconflow")
-    body = request_body(HISTORY, where, Sampling(), ToolMode.NONE, of_release(variant), "s")
+    body = request_body(HISTORY, where, Sampling(), ToolMode.NONE, of_release(release), "s")
 
     assert said == body.get("chat_template_kwargs")
 

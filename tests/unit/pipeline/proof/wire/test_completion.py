@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.proof.wire.completion import completion_of_body, completion_of_json, completion_of_sse, sse_data
+from pipeline.proof.wire.completion import completion_of_body, completion_of_json, completion_of_sse
+from pipeline.proof.wire.sse import sse_data
 from pipeline.records import Delta, Reason, RefusedError, ToolCall, Usage
 
 
