@@ -67,19 +67,16 @@ def calls_of(message: JsonObject, *, as_text: bool = True) -> Iterator[tuple[str
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise unsupported("a tool call has no function with a name")
-        yield str(function["name"]), *_arguments(function.get("arguments"), as_text=as_text)
-
-
-def _arguments(text: Json, *, as_text: bool) -> tuple[str, dict[str, Json]]:
-    if not isinstance(text, str):
-        raise unsupported("a tool call's arguments are no string")
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise unsupported(f"a tool call's arguments are no JSON: {text[:60]!r}") from None
-    if not isinstance(parsed, dict) or (as_text and written(parsed) != text):
-        raise unsupported(f"engines that parse a call's arguments write {text[:60]!r} in another way")
-    return text, parsed
+        text = function.get("arguments")
+        if not isinstance(text, str):
+            raise unsupported("a tool call's arguments are no string")
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            raise unsupported(f"a tool call's arguments are no JSON: {text[:60]!r}") from None
+        if not isinstance(parsed, dict) or (as_text and written(parsed) != text):
+            raise unsupported(f"engines that parse a call's arguments write {text[:60]!r} in another way")
+        yield str(function["name"]), text, parsed
 
 
 def written(value: Json) -> str:

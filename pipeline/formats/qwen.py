@@ -92,13 +92,10 @@ def _last_query(messages: Sequence[JsonObject]) -> int:
     queries = [
         position
         for position, message in enumerate(messages)
-        if message.get("role") == "user" and not _is_response(content_of(message))
+        if message.get("role") == "user"
+        and not ((text := content_of(message)).startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))
     ]
     return queries[-1] if queries else len(messages) - 1
-
-
-def _is_response(content: str) -> bool:
-    return content.startswith(RESPONSE) and content.endswith(RESPONSE_CLOSE)
 
 
 def _assistant(prompt: Prompt, position: int, query: int, tokenizer: Tokenizer) -> Iterator[Piece]:

@@ -279,15 +279,11 @@ def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
     stop = len(ids) - 1 if ended else len(ids)
     yield from _body_spans(ids, start, stop, fmt, ended=ended)
     if ended:
-        _require_end(ids, start, fmt)
+        called = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
+        if ids[-1] != fmt.end_id_for(called):
+            name = fmt.tokenizer.name_of(ids[-1])
+            raise _invalid(f"{name} does not end an answer {'with' if called else 'without'} tool calls", len(ids) - 1)
         yield Span(SpanKind.END, stop, len(ids))
-
-
-def _require_end(ids: Ids, start: int, fmt: TaggedFormat) -> None:
-    body = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
-    if ids[-1] != fmt.end_id_for(body):
-        name = fmt.tokenizer.name_of(ids[-1])
-        raise _invalid(f"{name} does not end an answer {'with' if body else 'without'} tool calls", len(ids) - 1)
 
 
 def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:

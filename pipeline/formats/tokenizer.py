@@ -232,13 +232,9 @@ class Tokenizer:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"bytes {data[error.start : error.end].hex()} at offset {error.start} are not UTF-8"
-            at = self._at_byte(tokens, error.start)
+            ends = accumulate(len(self.token_bytes(token)) for token in tokens)
+            at = next(position for position, end in enumerate(ends) if end > error.start)
             raise RefusedError(Reason.LAYOUT_INVALID, message, token_position=at) from None
-
-    def _at_byte(self, tokens: Sequence[int], offset: int) -> int:
-        """Return the position of the token that holds this byte."""
-        ends = accumulate(len(self.token_bytes(token)) for token in tokens)
-        return next(position for position, end in enumerate(ends) if end > offset)
 
     def _require_encodable(self, text: str) -> None:
         if len(text) < _LONG and text.isascii():

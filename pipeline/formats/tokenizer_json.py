@@ -102,7 +102,11 @@ def load_tokenizer_json(directory: Path, *, expect_sha256: str | None = None) ->
     TokenizerError where the hash is not `expect_sha256`, or a stage is not known.
     """
     path = directory / FILE_NAME
-    raw = _read(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
+        raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
     sha256 = hashlib.sha256(raw).hexdigest()
     if expect_sha256 is not None and sha256 != expect_sha256:
         message = f"{path} has sha256 {sha256}, wanted {expect_sha256}. Give the right directory"
@@ -111,14 +115,6 @@ def load_tokenizer_json(directory: Path, *, expect_sha256: str | None = None) ->
         return _tokenizer(orjson.loads(raw), directory, sha256)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json ({type(error).__name__}: {error})") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
-        raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
 
 
 def _tokenizer(file: _File, directory: Path, sha256: str) -> Tokenizer:

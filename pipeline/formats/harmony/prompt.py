@@ -62,7 +62,9 @@ def _pieces(prompt: Prompt, day: str, effort: str) -> Iterator[str | _Mark]:
     top = f"{IDENTITY}\nKnowledge cutoff: {CUTOFF}\nCurrent date: {day}\n\nReasoning: {effort}\n\n"
     yield from (_START, "system", _MESSAGE, f"{top}{CHANNELS}{CALLS if prompt.tools else ''}", _END)
     first = prompt.messages[0]
-    instructions = _instructions(first) if first.get("role") in _FIRST else None
+    instructions = content_of(first) if first.get("role") in _FIRST else None
+    if instructions == "":
+        raise unsupported("an empty system message, which engines print or leave out")
     if instructions is not None or prompt.tools:
         sections = [] if instructions is None else [f"# Instructions\n\n{instructions}"]
         sections += [declare(prompt.tools)] if prompt.tools else []
@@ -102,13 +104,6 @@ def _made(message: JsonObject) -> Iterator[tuple[str, str, dict[str, Json]]]:
     return calls_of(message, as_text=False)
 
 
-def _instructions(message: JsonObject) -> str:
-    text = content_of(message)
-    if not text:
-        raise unsupported("an empty system message, which engines print or leave out")
-    return text
-
-
 def _turns(messages: Sequence[JsonObject]) -> Iterator[str | _Mark]:
     finals = [at for at, message in enumerate(messages) if message.get("role") == "assistant" and not _calls(message)]
     last_final = finals[-1] if finals else -1
@@ -124,20 +119,15 @@ def _turns(messages: Sequence[JsonObject]) -> Iterator[str | _Mark]:
             called = _called(message)
         else:
             called = None
-            yield from (_START, "assistant", _CHANNEL, FINAL, _MESSAGE, _final(message), _END)
+            if not (text := content_of(message)):
+                raise unsupported("an empty answer, which engines leave out or print")
+            yield from (_START, "assistant", _CHANNEL, FINAL, _MESSAGE, text, _END)
 
 
 def _calls(message: JsonObject) -> bool:
     if "tool_calls" in message and not message["tool_calls"]:
         raise unsupported("tool_calls is there and empty, which templates take for a call")
     return "tool_calls" in message
-
-
-def _final(message: JsonObject) -> str:
-    text = content_of(message)
-    if not text:
-        raise unsupported("an empty answer, which engines leave out or print")
-    return text
 
 
 def _call(message: JsonObject, *, thought: bool) -> Iterator[str | _Mark]:

@@ -128,10 +128,8 @@ def _is_once(function: dict[str, Json]) -> bool:
     if not isinstance(parameters, dict) or parameters.get("type") != "object" or not parameters.keys() <= _ONCE_ABOVE:
         return False
     properties, required = parameters.get("properties"), parameters.get("required", [])
-    return isinstance(properties, dict) and bool(properties) and isinstance(required, list) and _all_once(properties)
-
-
-def _all_once(properties: dict[str, Json]) -> bool:
+    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+        return False
     return all(isinstance(spec, dict) and _is_once_written(spec) for spec in properties.values())
 
 

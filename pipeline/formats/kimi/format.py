@@ -110,7 +110,9 @@ class KimiFormat(Format):
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
         """Return the prompt's ids, shape [n], as engines serve them."""
         pieces = list(message_pieces(prompt, self.tokenizer, self.release, generation_prompt=generation_prompt))
-        ids = self._encode_prompt(prompt, pieces)
+        chars = sum([len(piece) for piece in pieces if isinstance(piece, str)])
+        may_be_cut = len(pieces) * _CONTROL_CHARS + chars > RUN_CHARS
+        ids = self._render_long(prompt, pieces) if may_be_cut else tuple(encode_pieces(self.tokenizer, pieces))
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
             given = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
             self.template.require_equal(self.tokenizer, given, ids, self._template_variables(prompt))
@@ -124,11 +126,6 @@ class KimiFormat(Format):
         variables = dict(self.template_switches)
         declared = declare_tools(prompt.tools) if prompt.tools else ""
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
-
-    def _encode_prompt(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        if len(pieces) * _CONTROL_CHARS + sum([len(piece) for piece in pieces if isinstance(piece, str)]) > RUN_CHARS:
-            return self._render_long(prompt, pieces)
-        return tuple(encode_pieces(self.tokenizer, pieces))
 
     def _render_long(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
         """Return a long prompt's ids as the engine cuts it.

@@ -61,17 +61,14 @@ def _groups(parts: Parts, opener: Opener, tokenizer: Tokenizer) -> Iterator[tupl
         yield SpanKind.REASONING, (parts.reasoning,)
         if parts.think_closed:
             yield SpanKind.THINK_CLOSE, (tokenizer.id_of(THINK_CLOSE),)
-    begin, stop = _section_bounds(parts.body, tokenizer)
-    yield SpanKind.CONTENT, parts.body[:begin]
-    yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
-    yield SpanKind.CONTENT, parts.body[stop:]
+    body, begin, end = parts.body, tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
+    start = body.index(begin) if begin in body else len(body)
+    stop = body.index(end) + 1 if end in body else len(body)
+    yield SpanKind.CONTENT, body[:start]
+    yield SpanKind.TOOL_SECTION, body[start:stop]
+    yield SpanKind.CONTENT, body[stop:]
     if parts.ended:
         yield SpanKind.END, (tokenizer.id_of(END),)
-
-
-def _section_bounds(body: Sequence[Piece], tokenizer: Tokenizer) -> tuple[int, int]:
-    begin, end = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
-    return body.index(begin) if begin in body else len(body), body.index(end) + 1 if end in body else len(body)
 
 
 def _check_parts(parts: Parts, opener: Opener) -> None:

@@ -82,19 +82,15 @@ def sorted_tools(tools: Sequence[JsonObject]) -> list[dict[str, Json]]:
 
     Kimi's tokenizer hands them so to its template.
     """
-    return [_sorted_tool(tool, position) for position, tool in enumerate(tools)]
-
-
-def _sorted_tool(tool: JsonObject, position: int) -> dict[str, Json]:
-    ordered = sort_keys(dict(tool))
-    if (
-        not isinstance(ordered, dict)
-        or ordered.get("type") != "function"
-        or not isinstance(ordered.get("function"), dict)
-    ):
-        message = f"tool {position} is not {{'type': 'function', 'function': {{…}}}}"
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"tools[{position}]")
-    return ordered
+    found: list[dict[str, Json]] = []
+    for position, tool in enumerate(tools):
+        ordered = sort_keys(dict(tool))
+        is_function = isinstance(ordered, dict) and ordered.get("type") == "function"
+        if not isinstance(ordered, dict) or not is_function or not isinstance(ordered.get("function"), dict):
+            message = f"tool {position} is not {{'type': 'function', 'function': {{…}}}}"
+            raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"tools[{position}]")
+        found.append(ordered)
+    return found
 
 
 def as_templated(release: Release, template: str) -> Release:

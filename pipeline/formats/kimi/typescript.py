@@ -71,9 +71,13 @@ def declare_functions(functions: Sequence[JsonObject]) -> str:
 
 def _function(function: JsonObject) -> str:
     references = _References()
-    schema = _object_schema(function.get("parameters") or {})
+    schema = function.get("parameters") or {}
+    if not isinstance(schema, dict):
+        raise SchemaError(f"parameters are {type(schema).__name__}, not an object")
     _register(schema, references)
-    _check(schema, references)
+    # Once before anything is written: that shows whether the parameters point at the root. A definition that does so
+    # comes too late, here as in Moonshot's own code.
+    _fields(schema, "", references)
     fields = _fields(schema, "", references)
     parts = []
     root = references.points_at_root
@@ -92,14 +96,6 @@ def _function(function: JsonObject) -> str:
     return "\n".join(parts)
 
 
-def _check(schema: JsonObject, references: _References) -> None:
-    """Visit the parameters once before anything is written.
-
-    That shows whether one points at the root. A definition that does so comes too late, here as in Moonshot's own code.
-    """
-    _fields(schema, "", references)
-
-
 def _interface(name: str, schema: Json, references: _References) -> str:
     if not isinstance(schema, dict):
         raise SchemaError(f"definition {name!r} is no object")
@@ -110,12 +106,6 @@ def _interface(name: str, schema: Json, references: _References) -> str:
 
 def _comment(text: str, indent: str) -> str:
     return "\n".join(f"{indent}// {line}" if line else "" for line in text.split("\n"))
-
-
-def _object_schema(schema: Json) -> dict[str, Json]:
-    if not isinstance(schema, dict):
-        raise SchemaError(f"parameters are {type(schema).__name__}, not an object")
-    return schema
 
 
 def _register(schema: JsonObject, references: _References) -> None:
@@ -173,14 +163,9 @@ def _array(schema: JsonObject, indent: str, references: _References) -> str:
 def _fields(schema: JsonObject, indent: str, references: _References) -> str:
     lines = _property_lines(schema, indent + INDENT, references)
     if (extra := schema.get("additionalProperties")) is not None:
-        lines.append(f"{indent + INDENT}[k: string]: {_extra_type(extra, indent + INDENT, references)}")
+        of_extra = "any" if extra is True else "never" if extra is False else _type(extra, indent + INDENT, references)
+        lines.append(f"{indent + INDENT}[k: string]: {of_extra}")
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
-
-
-def _extra_type(extra: Json, indent: str, references: _References) -> str:
-    if isinstance(extra, bool):
-        return "any" if extra else "never"
-    return _type(extra, indent, references)
 
 
 def _property_lines(

@@ -135,21 +135,13 @@ def _chunk(data: str) -> dict[str, Json]:
     try:
         chunk: Json = orjson.loads(data)
     except orjson.JSONDecodeError:
-        chunk = _chunk_with_surrogates(data)
+        # Half a surrogate pair is JSON, though not UTF-8. What stays half is refused by its own name at a later stage.
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError):
+            raise _inconsistent(f"an event is not JSON: {redact(data, 60)!r}") from None
     if not isinstance(chunk, dict):
         raise _inconsistent(f"an event is {kind(chunk)}, not an object")
-    return chunk
-
-
-def _chunk_with_surrogates(data: str) -> Json:
-    """Return a chunk that may hold half a surrogate pair.
-
-    That is JSON, though not UTF-8. What stays half is refused by its own name at a later stage.
-    """
-    try:
-        chunk: Json = json.loads(data)
-    except (ValueError, RecursionError):
-        raise _inconsistent(f"an event is not JSON: {redact(data, 60)!r}") from None
     return chunk
 
 
@@ -282,19 +274,15 @@ class _Stream:
         finished = "finish_reason" in self.once
         for key in ("finish_reason", "native_finish_reason"):
             self._set_once(key, as_text(choice, key))
-        self._set_stopped_by(stopped_by(choice))
+        if (stop := stopped_by(choice)) is not None:
+            if self.stopped_by not in (None, stop):
+                raise _inconsistent(f"what stopped the answer changes from {self.stopped_by} to {stop}", "stop_reason")
+            self.stopped_by = stop
         self.returned.add_choice(choice)
         self.logprobs.extend(logprobs_of(choice.get("logprobs")) or ())
         self._add_delta(as_object(choice.get("delta") or {}, "delta"), finished=finished)
         if (message := choice.get("message")) is not None:
             self._require_said(as_object(message, "message"))
-
-    def _set_stopped_by(self, value: str | int | None) -> None:
-        if value is None:
-            return
-        if self.stopped_by not in (None, value):
-            raise _inconsistent(f"what stopped the answer changes from {self.stopped_by} to {value}", "stop_reason")
-        self.stopped_by = value
 
     def _add_delta(self, delta: dict[str, Json], *, finished: bool) -> None:
         require_all_read(delta)
