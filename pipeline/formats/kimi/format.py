@@ -128,9 +128,10 @@ class KimiFormat(Format):
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
 
     def _render_long(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        """Return a long prompt's ids as the engine cuts it.
+        """Return the ids of a prompt that engines may cut.
 
-        Its own encode might cut it between control tokens; refused where that would change them.
+        They are cut exactly as its own encode cuts. RefusedError(SPECIAL_TEXT) where such a prompt also spells a
+        control token.
         """
         name_of = self.tokenizer.name_of
         text = "".join(piece if isinstance(piece, str) else str(name_of(piece)) for piece in pieces)
