@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from harness.emulator.survey import SurveyedAnswer
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE
 from pipeline.base.binomial import clopper_pearson_upper
-from pipeline.formats.format import Format, Opener, end_ids, ending, is_headed, opened, opening
+from pipeline.formats.format import Format, Opener
 from pipeline.proof.answer import Answer, ended
-from pipeline.proof.engine_ids import by_counts
+from pipeline.proof.counted import by_count
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.stream_deltas import crossed_boundary
+from pipeline.proof.text_guards import require_text_evidence
 from pipeline.records import Completion, Json, RefusedError
 
 ENOUGH = 20
@@ -66,7 +67,7 @@ def measured(exchanges: Iterable[SurveyedAnswer], fmt: Format) -> list[Fingerpri
 def observed(exchange: SurveyedAnswer, completion: Completion, fmt: Format) -> Observation:
     """Return an answer with its true texts."""
     ids, close = exchange.truth.output_ids, fmt.think_close_id
-    begun = len(opened(fmt, ids, thinking=exchange.prompt.thinking))
+    begun = len(fmt.opened_with(ids, thinking=exchange.prompt.thinking))
     thought = fmt.opener(thinking=exchange.prompt.thinking) is Opener.PROMPT or bool(begun)
     closed = thought and close in ids
     split = ids.index(close) if closed else len(ids) if thought else -1
@@ -312,7 +313,7 @@ def turn_end(observations: Sequence[Observation], fmt: Format) -> dict[str, Trai
 
     Nothing where the family has one end token; else proven by enough answers with calls and enough without.
     """
-    if len(end_ids(fmt)) == 1:
+    if len(fmt.end_ids) == 1:
         return {}
     votes = [list(turn_end_votes(observations, fmt, in_section=in_section)) for in_section in (False, True)]
     trait = _vote(vote for cast in votes for vote in cast)
@@ -329,7 +330,7 @@ def turn_end_votes(observations: Sequence[Observation], fmt: Format, *, in_secti
     for one in observations:
         if one.in_section == in_section and not one.exchange.truth.cut:
             last = one.exchange.truth.output_ids[-1]
-            yield "by_role" if last == ending(fmt, markers) else fmt.tokenizer.name_of(last) or "no control token"
+            yield "by_role" if last == fmt.end_id_for(markers) else fmt.tokenizer.name_of(last) or "no control token"
 
 
 def think_lead(observations: Sequence[Observation], fmt: Format) -> dict[str, Trait]:
@@ -337,7 +338,7 @@ def think_lead(observations: Sequence[Observation], fmt: Format) -> dict[str, Tr
 
     Nothing where the family writes nothing before it, or a whole header.
     """
-    if fmt.opener(thinking=True) is not Opener.MODEL or len(opening(fmt)) == 1 or is_headed(fmt):
+    if fmt.opener(thinking=True) is not Opener.MODEL or len(fmt.opening_ids) == 1 or fmt.is_headed:
         return {}
     return {str(TraitName.THINK_LEAD): _vote(think_lead_votes(observations, fmt))}
 
@@ -351,7 +352,7 @@ def think_lead_votes(observations: Sequence[Observation], fmt: Format) -> Iterat
         ids = one.exchange.truth.output_ids
         if fmt.think_open_id in ids:
             before = fmt.tokenizer.decode_bytes(ids[: ids.index(fmt.think_open_id)])
-            begun = opened(fmt, ids, thinking=one.exchange.prompt.thinking)
+            begun = fmt.opened_with(ids, thinking=one.exchange.prompt.thinking)
             yield "written" if begun else repr(before.decode("utf-8", errors="replace"))
 
 
@@ -392,7 +393,9 @@ def same_count_mismatch(found: Fingerprint, observations: Sequence[Observation],
             continue
         try:
             stop, limit = ended(one.completion), one.exchange.max_tokens
-            ids = by_counts(Answer(one.exchange.prompt, one.completion, fmt, found, stop, limit)).ids
+            answer = Answer(one.exchange.prompt, one.completion, fmt, found, stop, limit)
+            require_text_evidence(answer)
+            ids = by_count(answer).ids
         except RefusedError:
             continue
         n += 1

@@ -17,7 +17,7 @@ from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.views.resplit import is_canonical
 from harness.views.roundtrip import MODEL, RoundTrip
 from harness.views.view import Deltas, Profile, Seam
-from pipeline.formats.format import Format, end_ids
+from pipeline.formats.format import Format
 from pipeline.generation.engines.openrouter import OpenRouter, encode_body
 from pipeline.proof.wire.sse import sse_data
 from pipeline.proof.wire.token_ids import ReturnedIds
@@ -130,7 +130,7 @@ def exchange_of(answered: Answered, fmt: Format) -> SurveyedAnswer:
         output_ids=output,
         noncanonical=not is_canonical(fmt.tokenizer, output),
         resegmented=None,
-        cut=not end_ids(fmt).intersection(output[-1:]),
+        cut=not fmt.end_ids.intersection(output[-1:]),
         cost="0",
     )
     return SurveyedAnswer(question.trip, question.prompt, answered.raw, truth, question.max_tokens, named=name)

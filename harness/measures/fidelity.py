@@ -24,7 +24,7 @@ from harness.views.roundtrip import shown_of, trips
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE, Shown
 from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.base.paths import ROOT
-from pipeline.formats.format import Format, end_ids
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
 from pipeline.proof.oracle import OracleTally, judged
@@ -117,7 +117,7 @@ def _oracle(verdicts: Iterable[FidelityVerdict]) -> dict[str, object]:
     """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
     tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
     rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
-    return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
+    return {"answers": tally.verdicts.total(), "equal": rates, "refused": tally.refusals()}
 
 
 def _of_grade(accepted: Iterable[FidelityVerdict], grade: Evidence) -> Iterator[FidelityVerdict]:
@@ -247,10 +247,10 @@ def neighbours(ids: Ids, fmt: Format) -> Iterator[Ids]:
     tokenizer = fmt.tokenizer
     names = tokenizer.control_names
     hidden = [tokenizer.id_of(name) for name in names if name not in SHOWN_CONTROL | SHOWN_ELSEWHERE]
-    unseen = next((token for token in hidden if token not in end_ids(fmt)), None)
+    unseen = next((token for token in hidden if token not in fmt.end_ids), None)
     for position, token in enumerate(ids):
         if tokenizer.is_control(token):
-            others = end_ids(fmt) if token in end_ids(fmt) else {unseen} - {None}
+            others = fmt.end_ids if token in fmt.end_ids else {unseen} - {None}
             yield from ((*ids[:position], other, *ids[position + 1 :]) for other in others if other is not None)
     if ids and not tokenizer.is_control(ids[-1]):
         last = tokenizer.token_bytes(ids[-1])

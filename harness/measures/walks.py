@@ -2,8 +2,8 @@
 
     python -m harness walks
 
-Guarantees: what is counted are entries of real calls, by `sys.setprofile`, with warm caches: one row through a run
-against the canned peer (as a stream), one answer proven as a body on the grade `counted`, one row of a dataset prepared.
+Guarantees: entries of real calls are counted, by `sys.setprofile`, when warm: one row through a run against the canned
+peer (as a stream), one answer proven as a body on the grade `counted`, one row of a dataset prepared.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def modules_entered(work: Callable[[], object]) -> set[str]:
         work()
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # None takes it away
+        threading.setprofile(None)
     inside = (Path(name) for name in found if Path(name).is_relative_to(ROOT / "pipeline"))
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in inside)
     return {name.removesuffix(".__init__") for name in names}

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from pipeline.formats.format import Format, Opener, Parts, ending, is_headed, opening, tag_names
+from pipeline.formats.format import Format, Opener, Parts
 from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
 from pipeline.records import Ids
 
@@ -141,7 +141,7 @@ def completions(
     `after` allows text behind a tool section.
     """
     text = texts() if text is None else text
-    if is_headed(fmt):
+    if fmt.is_headed:
         return headed_completions(fmt, text)
 
     def build(reasoning: str | None, body: tuple[str | int, ...]) -> Parts:
@@ -165,7 +165,7 @@ def tagged_bodies(
 
     Text, up to three calls between the format's two markers with text between them, text.
     """
-    if tag_names(fmt):
+    if fmt.tag_names:
         return text_tag_bodies(fmt, text, after=after)
     if "<tool_call>" not in fmt.tool_markers():
         return wide_bodies(fmt, text, after=after)
@@ -283,13 +283,13 @@ def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
     known = st.sampled_from([fmt.end_id, fmt.think_close_id, *fmt.tool_markers().values()])
     run = st.one_of(st.lists(base, max_size=6).map(tuple), split_text, st.tuples(known), st.tuples(control))
     opens = fmt.opener(thinking=True) is Opener.MODEL
-    begun = st.sampled_from([(), opening(fmt)]) if opens else st.just(())
+    begun = st.sampled_from([(), fmt.opening_ids]) if opens else st.just(())
     ended = st.booleans()
 
     def whole(begin: Ids, runs: list[Ids], end: bool) -> Ids:  # noqa: FBT001 — a drawn value
         body = [token for part in runs for token in part]
         marked = [token for token in body if token in fmt.tool_markers().values()]
-        return (*begin, *body, *((ending(fmt, marked),) if end else ()))
+        return (*begin, *body, *((fmt.end_id_for(marked),) if end else ()))
 
     return st.builds(
         whole,

@@ -16,7 +16,7 @@ from harness.strategies import properties
 from harness.strategies.completions import completions, cut_completions, emitted, is_text_alone, plain_texts, texts
 from harness.views.roundtrip import RoundTrip, trips
 from harness.views.view import PROFILES, Profile
-from pipeline.formats.format import Format, Parts, is_headed, tag_names
+from pipeline.formats.format import Format, Parts
 from pipeline.proof.stream_deltas import may_hide_bytes
 from pipeline.records import Ids
 
@@ -116,11 +116,11 @@ def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
     Not so where only the count reveals a control token, nor where a cut stream may have ended inside a character. A
     text that lacks the marker of its tags, or may be cut inside one, shows too little.
     """
-    if tag_names(fmt) and (any(isinstance(piece, int) for piece in parts.body) or "<" in str(parts.body[-1:])):
+    if fmt.tag_names and (any(isinstance(piece, int) for piece in parts.body) or "<" in str(parts.body[-1:])):
         return False
     if parts.think_closed and not parts.body:
         return False
-    if parts.reasoning == "" or (is_headed(fmt) and not is_text_alone(parts)):
+    if parts.reasoning == "" or (fmt.is_headed and not is_text_alone(parts)):
         return False
     last = parts.body[-1] if parts.body else parts.reasoning
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from harness.views.openrouter import Meta, body_of, events_of
 from harness.views.view import PROFILES, Profile, Seam, Shown, view
-from pipeline.formats.format import Format, Opener, is_headed, opened, tag_names
+from pipeline.formats.format import Format, Opener
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Ids, Json, Prompt
@@ -89,7 +89,7 @@ def shown_of(ids: Ids, prompt: Prompt, trip: RoundTrip, fmt: Format) -> Shown:
 
     A `<think>` with which the model began is counted, and stands in no text.
     """
-    hidden = () if is_headed(fmt) else opened(fmt, ids, thinking=prompt.thinking)
+    hidden = () if fmt.is_headed else fmt.opened_with(ids, thinking=prompt.thinking)
     thinking = fmt.opener(thinking=prompt.thinking) is Opener.PROMPT or bool(hidden)
     options = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
     shown = view(ids[len(hidden) :], trip.profile, fmt, **options)
@@ -117,7 +117,7 @@ def true_fingerprint(profile: Profile, *, stream: bool, fmt: Format | None = Non
         TraitName.SEAM: profile.seam.value,
         TraitName.LINE_ENDS: "kept",
         TraitName.DELTAS: profile.deltas.value if stream else "none",
-        TraitName.MARKERS: "stripped" if fmt is not None and tag_names(fmt) else "raw",
+        TraitName.MARKERS: "stripped" if fmt is not None and fmt.tag_names else "raw",
         TraitName.TOOL_IDS: profile.tool_ids,
         TraitName.TOOL_ARGUMENTS: profile.tool_arguments,
         TraitName.TURN_END: "by_role",

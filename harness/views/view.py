@@ -17,7 +17,7 @@ from typing import Literal
 
 from harness.views.harmony import HarmonyTexts, harmony_texts
 from harness.views.parsers import tagged_calls
-from pipeline.formats.format import Format, end_ids, is_headed
+from pipeline.formats.format import Format
 from pipeline.formats.kimi.format import THINK, TOOL_MARKERS
 from pipeline.records import Delta, Ids, TokenLogprob, ToolCall
 
@@ -127,9 +127,9 @@ def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent:
         shown = view(ids, PROFILES["chutes"], fmt, thinking=True, tools_sent=False, stream=False)
         shown.reasoning, shown.content, shown.completion_tokens
     """
-    ended = bool(end_ids(fmt).intersection(ids[-1:]))
+    ended = bool(fmt.end_ids.intersection(ids[-1:]))
     token_bytes = fmt.tokenizer.token_bytes
-    headed = harmony_texts(ids, fmt, stream=stream) if is_headed(fmt) else None
+    headed = harmony_texts(ids, fmt, stream=stream) if fmt.is_headed else None
     visible = headed or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
     calls, before = _parsed_calls(content, profile) if tools_sent and headed is None else ((), content)

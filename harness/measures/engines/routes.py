@@ -28,7 +28,7 @@ from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import NoAnswerError
-from pipeline.proof.answer import texts_of
+from pipeline.proof.answer import delta_texts
 from pipeline.proof.fingerprint import Fingerprint, Trait, file_name, fingerprint_of
 from pipeline.proof.oracle import judged
 from pipeline.proof.reconstruct import Expected, reconstruct
@@ -197,7 +197,9 @@ def _may_repeat(one: Judged) -> bool:
     if not isinstance(one.row, Refusal) or one.row.reason is not Reason.STREAM_INCONSISTENT:
         return False
     fields = (
-        (texts_of(completion, name) for name in ("reasoning", "content")) if isinstance(completion, Completion) else ()
+        (delta_texts(completion, name) for name in ("reasoning", "content"))
+        if isinstance(completion, Completion)
+        else ()
     )
     return any(next(without_repeats(field), None) is not None for field in fields)
 

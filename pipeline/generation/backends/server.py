@@ -19,7 +19,6 @@ from typing import Final
 
 from pipeline.base.files import weights_sha256
 from pipeline.base.redaction import redact
-from pipeline.formats.format import end_ids
 from pipeline.generation.billing import (
     CLIENT_CLOSED,
     LATER,
@@ -67,7 +66,7 @@ class ServerBackend:
         self.workers = plan.concurrency
         self.expected = Expected(plan.route.api, plan.route.model, plan.sampling.max_tokens)
         self._plan, self._server, self._client, self._run = plan, server, client, run
-        self._stop_ids = tuple(sorted(end_ids(plan.fmt)))
+        self._stop_ids = tuple(sorted(plan.fmt.end_ids))
 
     def refusal(self, row: Row) -> Refusal | None:
         """Refuse a prompt that leaves no room for max_tokens."""

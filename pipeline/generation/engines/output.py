@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.formats.format import Opener, is_headed, opened
+from pipeline.formats.format import Opener
 from pipeline.records import Completion, Ids, RefusedError, SpanKind, TokenLogprob, Usage
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def complete(
     Bytes that are no UTF-8 show as U+FFFD in its texts only.
     """
     ids = output.ids
-    reasoning, content = (_by_headers if is_headed(fmt) else _by_close)(output, fmt, thinking=thinking)
+    reasoning, content = (_by_headers if fmt.is_headed else _by_close)(output, fmt, thinking=thinking)
     return Completion(
         reasoning=None if reasoning is None else _shown(reasoning, fmt.tokenizer),
         content=_shown(content, fmt.tokenizer),
@@ -70,7 +70,7 @@ def _by_close(output: EngineOutput, fmt: Format, *, thinking: bool) -> tuple[Ids
     The reasoning is None where there was no thinking.
     """
     ids = output.ids
-    begin = opened(fmt, ids, thinking=thinking)
+    begin = fmt.opened_with(ids, thinking=thinking)
     thought = bool(begin) or fmt.opener(thinking=thinking) is Opener.PROMPT
     body = ids[len(begin) : -1] if output.finished else ids[len(begin) :]
     close = body.index(fmt.think_close_id) if thought and fmt.think_close_id in body else None

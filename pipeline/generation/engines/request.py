@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline.formats.format import Format, Switched
+from pipeline.formats.format import Format
 from pipeline.records import JsonObject, Prompt, Reason, RefusedError, Route, Sampling, ToolMode
 
 PLUGINS: Final = ({"id": "context-compression", "enabled": False},)
@@ -56,7 +56,7 @@ def request_body(
     goes as `user` and makes every body its own. Raises ValueError, RefusedError.
     """
     # The template's own switches, where it has some; a server that ignores them shows in the count.
-    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
+    switches = dict(fmt.template_switches)
     body: dict[str, object] = {
         "model": route.model,
         **_messages_and_tools(prompt, tool_mode, fmt),
