@@ -277,7 +277,7 @@ def table(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-SCRIPT = ROOT / "harness" / "parser_oracle.py"
+SCRIPT = ROOT / "harness" / "measures" / "parsers" / "oracle.py"
 SECONDS = 600
 _ANOTHER_ID = "chatcmpl-tool-[0-9a-f]+"
 
