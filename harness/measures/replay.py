@@ -1,9 +1,11 @@
-"""`python -m harness replay EXCHANGES.jsonl`: recorded answers through the real client, held against a plain reading.
+"""Replay recorded answers through the real client.
+
+`python -m harness replay EXCHANGES.jsonl`
 
 Guarantees: each answer is sent over a real socket with its recorded status, headers and bytes, once whole and once in
-awkward pieces; what the client, the bill and the parser make of it is compared with an independent reading of the same
-bytes, and with the openai SDK's where that reads it. Exit 1 for a crash, for bytes that did not come through, for a
-difference, and for an answer without text or calls that nobody was told of.
+awkward pieces. What the client, the bill and the parser make of it is compared with an independent reading of the same
+bytes, and with the openai SDK's where that reads it. Exit 1 for a crash, for changed bytes, for a difference, and for
+an empty answer that no sign reports.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ OK = 200
 
 
 class Came(StrEnum):
-    """What became of one answer. The last four are failures."""
+    """The outcome of one answer; the last four are failures."""
 
     EQUAL = "parsed equal"
     EMPTY = "parsed equal, empty and said to be"
@@ -59,7 +61,7 @@ FAILURES = frozenset({Came.CRASH, Came.BYTES, Came.DIFFERS, Came.SILENT})
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """An exchange, and the headers that came with it."""
+    """An exchange and its response headers."""
 
     exchange: Exchange
     headers: Mapping[str, str]
@@ -69,7 +71,7 @@ class RecordedAnswer:
         return self.exchange.endpoint.startswith(OPENROUTER)
 
     def writes(self, *, awkward: bool) -> list[bytes]:
-        """The response as it was, compressed again where it was."""
+        """Return the response as sent, compressed again where it was."""
         body = self.exchange.body.encode("utf-8", "surrogatepass")
         zipped = self.headers.get("content-encoding") == "gzip"
         sent = gzip.compress(body) if zipped else body
@@ -78,7 +80,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one answer, and in which words."""
+    """The outcome of one answer, in words too."""
 
     id: str
     came: Came
@@ -88,7 +90,10 @@ class Replayed:
 
 
 def recorded_in(path: Path) -> Iterator[RecordedAnswer]:
-    """The chat completions of a file of exchanges. Raises OSError; ValueError for a line that is none."""
+    """Yield the chat completions of a file of exchanges.
+
+    Raises OSError; ValueError for a line that is no exchange.
+    """
     with path.open("rb") as file:
         for raw in file:
             if not raw.strip():
@@ -101,7 +106,10 @@ def recorded_in(path: Path) -> Iterator[RecordedAnswer]:
 
 
 def replay(found: Sequence[RecordedAnswer]) -> list[Replayed]:
-    """What became of each, sent whole and in pieces; of two that differ the failure is told."""
+    """Return each answer's outcome, sent whole and in pieces.
+
+    Where the two differ, the failure is returned.
+    """
     return asyncio.run(_replay(found))
 
 
@@ -135,7 +143,7 @@ async def _sent(client: OpenRouter, one: RecordedAnswer, number: int, *, awkward
 
 
 async def _second(sdk: openai.AsyncOpenAI, one: RecordedAnswer, number: int) -> str:
-    """How the SDK's reading compares with the plain one."""
+    """Compare the SDK's reading with the plain one."""
     asked: dict[str, object] = {"replay": number, "awkward": False}
     found = await sdk_said(sdk, asked, stream=one.exchange.stream)
     if found is None:
@@ -165,7 +173,7 @@ def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
 
 
 def _bill(raw: bytes, said: SecondReading) -> str | None:
-    """How the bill differs from the plain reading's."""
+    """Return how the bill differs from the plain reading."""
     bill = bill_of(raw)
     cost = None if said.usage[2] is None else pico(said.usage[2])
     ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*said.usage[:2], cost)
@@ -173,7 +181,10 @@ def _bill(raw: bytes, said: SecondReading) -> str | None:
 
 
 def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: SecondReading) -> tuple[Came, str]:
-    """A refusal is right for an error, and for a stream or a body that is none; text may not be lost to it unsaid."""
+    """Return the outcome of a refusal.
+
+    A refusal is right for an error, and for a stream or a body that is none.
+    """
     if kept.status != OK:
         return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
     where = "an error, " if said.error else ""
@@ -205,14 +216,17 @@ def _counts(completion: Completion) -> tuple[int | None, int | None]:
 
 
 def _is_told(completion: Completion) -> bool:
-    """Whether the breaker is shown that there is nothing in the answer."""
+    """Whether the breaker is told that the answer is empty."""
     row = Row(Prompt("replayed", ()), ())
     seen = row_signs_of(Outcome(row, Status.ANSWERED, completion, "request"), Refusal(Reason.EMPTY_ANSWER, ""))
     return seen is not None and "empty" in seen.signs
 
 
 def table(found: Sequence[RecordedAnswer], came: Sequence[Replayed]) -> list[dict[str, object]]:
-    """One line an API, form and outcome: `{"api", "form", "came", "detail", "sdk", "n"}`, most first."""
+    """Return one object for each API, form and outcome.
+
+    `{"api", "form", "came", "detail", "sdk", "n"}`, most frequent first.
+    """
     counts = Counter(
         (_api(one), "stream" if one.exchange.stream else "json", str(what.came), what.detail, what.sdk)
         for one, what in zip(found, came, strict=True)
@@ -227,7 +241,7 @@ def _api(one: RecordedAnswer) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay a file and print the table. Exit 1 for a failure, 2 for a file that cannot be read."""
+    """Replay a file; 1 for a failure, 2 if unreadable."""
     parser = argparse.ArgumentParser(prog="python -m harness replay", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("exchanges", type=Path, metavar="EXCHANGES.jsonl")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -1,11 +1,8 @@
-"""An answer's bytes read by a few plain lines of `json`, as a second opinion of what `pipeline.proof.wire` reads.
+"""Two independent readings of an answer, for comparison.
 
-Guarantees: shares no code with `pipeline`. It refuses nothing: what is cut or contradicts itself is read as far as it
-goes, and an error anywhere in it is noted.
-
-An answer as the openai SDK reads it: the second opinion that most programs would have.
-
-Guarantees: the SDK's own retries are off, and nothing of what it returns is mended. None where it raises.
+A few plain lines of `json`, and the openai SDK, which most programs use. Guarantees: no code is shared with `pipeline`.
+The plain reading refuses nothing: what is cut or contradicts itself is read as far as it goes, and an error anywhere in
+it is noted. The SDK's own retries are off, and nothing that it returns is mended; it is None where the SDK raises.
 """
 
 from __future__ import annotations
@@ -21,7 +18,10 @@ import openai
 
 @dataclass(slots=True)
 class SecondReading:
-    """What an answer says. `calls` are (id, name, arguments); `usage` is prompt and completion tokens, and the cost."""
+    """What an answer says.
+
+    `calls` are (id, name, arguments); `usage` is prompt tokens, completion tokens and cost.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -40,7 +40,7 @@ class SecondReading:
 
 
 def read(raw: bytes) -> SecondReading:
-    """The whole answer, be it one body or a stream."""
+    """Read a whole answer, one body or a stream."""
     text, said = raw.decode("utf-8", "replace"), SecondReading()
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
@@ -95,7 +95,10 @@ Slots = dict[object, list[str]]
 
 
 async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
-    """Content, reasoning and calls of one answer to `asked`, which goes into the body."""
+    """Return the SDK's reading of the answer to `asked`.
+
+    `asked` goes into the body. None where the SDK raises.
+    """
     said, slots = SecondReading(), Slots()
     try:
         answer: Any = await client.chat.completions.create(model="any", messages=[], stream=stream, extra_body=asked)

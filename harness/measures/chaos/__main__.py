@@ -1,8 +1,10 @@
-"""`python -m harness chaos`: whole runs against an emulator behind a bad wire, killed at random and gone on with.
+"""Run against a bad wire, killed at random and resumed.
 
-Guarantees: each run is one client process after another, some of them ended by `kill -9`, against an emulator in a
-process of its own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for any answer that
-was lost or paid twice, any wrong row, any money that does not add up, and any moment above the budget.
+`python -m harness chaos`
+
+Guarantees: each run is a series of client processes, some ended by `kill -9`, against an emulator in a process of its
+own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for an answer lost or paid twice, a
+wrong row, money that does not add up, or a moment above the budget.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MOST_EXAMPLES = 20
 
 @dataclass(slots=True)
 class Rehearsal:
-    """One run through chaos: what was drawn for it, and what it has come to."""
+    """One run through chaos: its draw and its findings."""
 
     world: World
     draw: Random
@@ -55,7 +57,10 @@ class Rehearsal:
     found: ChaosFinding = field(default_factory=ChaosFinding)
 
     def go(self) -> None:
-        """Sessions until every row is there or of unknown fate; the budget is looked at after each."""
+        """Run sessions until every row is settled.
+
+        A row is settled when it is there or of unknown fate. The budget is checked after each session.
+        """
         for _ in range(MOST_SESSIONS):
             ended = session(self.world, self._plan(), self._due())
             self._look(ended)
@@ -75,7 +80,10 @@ class Rehearsal:
         )
 
     def _due(self) -> Due | None:
-        """When the client is killed: at its start, while it asks, or while it writes; None where it is left alone."""
+        """Draw when the client is killed; None: it is not.
+
+        At its start, while it asks, or while it writes.
+        """
         if not self.kills or self.draw.random() < 0.2:  # noqa: PLR2004 - some sessions are left alone in between
             return None
         self.kills -= 1
@@ -93,12 +101,15 @@ class Rehearsal:
 
 
 def _spent(ledger: Path) -> int:
-    """Pico-dollars in the ledger, which is one run's alone; unsettled requests at their worst case."""
+    """Return pico-dollars spent; unsettled requests at their worst case.
+
+    The ledger holds this run alone.
+    """
     return sum(line.pico for line in listing(ledger) if line.state != "failed_free")
 
 
 def drawn_run(world: World, draw: Random) -> Rehearsal:
-    """What a run is like: its route, its budget, how often it is killed."""
+    """Draw a run: route, budget, and number of kills."""
     route = Route("emulator", MODEL, draw.choice(PROVIDERS), stream=draw.random() < 0.7)  # noqa: PLR2004 - mostly
     in_flight = draw.choice([8, 16, 32, 64])
     worst = pico(cost_usd(PROFILES[route.provider], *WORST_TOKENS))
@@ -107,7 +118,10 @@ def drawn_run(world: World, draw: Random) -> Rehearsal:
 
 
 def rehearse(folder: Path, seed: int, prompts: int) -> tuple[ChaosFinding, str]:
-    """One run from its first session to the comparison of the books, and what was drawn for it in words."""
+    """Carry out one run and compare the books.
+
+    Returns the findings, and in words what was drawn.
+    """
     (tokenizer := folder / "tokenizer").mkdir()
     world = make_world(folder, byte_format(tokenizer))
     world.write_prompts(*(prompt_line(number) for number in range(prompts)))
@@ -124,7 +138,10 @@ def rehearse(folder: Path, seed: int, prompts: int) -> tuple[ChaosFinding, str]:
 
 
 def isolated(seed: int, prompts: int) -> tuple[ChaosFinding, str]:
-    """The same in a process of its own: what a run reads its shards with starts threads, and a fork loses them."""
+    """Rehearse in a process of its own.
+
+    Reading shards starts threads, and a fork loses them.
+    """
     with tempfile.TemporaryDirectory() as folder:
 
         def work() -> Json:
@@ -142,7 +159,7 @@ def isolated(seed: int, prompts: int) -> tuple[ChaosFinding, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, sum up. Exit 1 where anything is violated."""
+    """Run, print, sum up; 1 where anything is violated."""
     parser = argparse.ArgumentParser(prog="python -m harness chaos", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"default {RUNS}")
     parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"prompts a run (default {PROMPTS})")

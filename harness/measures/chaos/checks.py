@@ -1,7 +1,7 @@
-"""What a run that went through chaos must still be: nothing lost, paid twice, wrong, or above its budget.
+"""Check a run after chaos: nothing lost, doubled, wrong, overspent.
 
-Guarantees: judged from what the emulator wrote down on its side and from what lies on disk on the client's; each
-violation is counted by name and shown by an example.
+Guarantees: judged by what the emulator recorded on its side and what lies on disk on the client's. Each violation is
+counted by name and shown by an example.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ UNSETTLED = ("reserved", "answered", "unknown")
 
 @dataclass(slots=True)
 class Attempts:
-    """One row's attempts in the ledger: money in pico-dollars, hashes of answers that came whole."""
+    """One row's attempts in the ledger.
+
+    Money in pico-dollars; hashes of answers that came whole.
+    """
 
     settled: int = 0
     unsettled_worst: int = 0
@@ -37,7 +40,7 @@ class Attempts:
 
 @dataclass(slots=True)
 class ChaosFinding:
-    """What one run came to."""
+    """Violations, examples and counts of one run."""
 
     violations: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -54,7 +57,7 @@ class ChaosFinding:
 
 
 def check(world: World, log: Path) -> ChaosFinding:
-    """Hold the two sides against each other, once the emulator has ended."""
+    """Compare both sides, once the emulator has ended."""
     found, sides = ChaosFinding(), Sides.of(world, log)
     _check_rows(found, world, sides)
     _check_money(found, sides)
@@ -66,7 +69,11 @@ def check(world: World, log: Path) -> ChaosFinding:
 
 @dataclass(slots=True)
 class Sides:
-    """By sample id: the row's name, what was billed (pico-dollars each), the faults, the bodies, the attempts."""
+    """Both sides by sample id.
+
+    `rows`: the row's name. `billed`: pico-dollars of each charge. `faults` and `sent`: what the wire did, and hashes of
+    whole bodies. `ledger`: the client's attempts.
+    """
 
     rows: Mapping[str, str]
     billed: Mapping[str, list[int]]

@@ -1,8 +1,8 @@
-"""The emulator behind a bad wire, in a process of its own: every chat completion meets a drawn fault.
+"""The emulator behind a bad wire, in its own process.
 
-Guarantees: the emulator's answer is made and billed before anything is damaged, and what was done to it is written
-down, one JSON object a line, before its first byte is sent: `{"sample", "fault", "generation", "sha256"}`, the hash of
-a body that is sent whole.
+Every chat completion meets a drawn fault. Guarantees: the emulator's answer is made and billed before anything is
+damaged. What was done to it is written before its first byte is sent, one JSON object a line: `{"sample", "fault",
+"generation", "sha256"}`, the hash being that of a body that is sent whole.
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ def _reset(transport: asyncio.WriteTransport) -> None:
 
 
 def answers(fmt: Format, draw: Random, count: int = 64) -> list[Ids]:
-    """A pool: texts with characters of several bytes, line feeds, and words that come twice."""
+    """Return a pool of awkward texts.
+
+    They hold characters of several bytes, line feeds, and repeated words.
+    """
     encode = fmt.tokenizer.encode
     words = ["more ", "more ", "\N{LATIN SMALL LETTER E WITH ACUTE}", "\n", "\N{ROCKET}", "aa", "  ", "x=1;", '"\\"']
 
@@ -148,7 +151,10 @@ def answers(fmt: Format, draw: Random, count: int = 64) -> list[Ids]:
 
 @contextlib.contextmanager
 def bad_wire(fmt: Format, oracle: Path, log: Path, seed: int) -> Iterator[str]:
-    """The base URL of the emulator behind a bad wire, in a forked process until the `with` ends."""
+    """Serve in a forked process within the block.
+
+    Yields the base URL.
+    """
     reading, writing = os.pipe()
     child = forked(lambda: _serve(fmt, oracle, log, seed, writing))
     os.close(writing)

@@ -1,6 +1,7 @@
-"""One session of a client in a forked process, which may be killed.
+"""One session of a client in a forked process.
 
-Guarantees: a fork shares nothing with its parent that a run writes; how it ended is told, and a traceback is kept.
+It may be killed. Guarantees: a fork shares nothing with its parent that a run writes. How it ended is reported, and a
+traceback is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ How = Literal["killed", "ended", "stopped", "crashed"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended. `is_over`: every row is there, or its fate is unknown."""
+    """How a session ended.
+
+    `is_over`: every row is there, or its fate is unknown.
+    """
 
     how: How
     code: int = 0
@@ -44,13 +48,16 @@ class Ended:
 
 
 def when_asked(world: World, size: int) -> Due:
-    """Once the emulator's log has grown by so many bytes."""
+    """Due once the emulator's log has grown by `size` bytes."""
     grown = _size(world.oracle) + size
     return lambda: _size(world.oracle) >= grown
 
 
 def when_writing(world: World) -> Due:
-    """Once the session writes rows: a shard, or the file that becomes one, or the quarantine."""
+    """Due once the session writes rows.
+
+    A shard, the file that becomes one, or the quarantine.
+    """
     before = _rows_on_disk(world.out)
     return lambda: _rows_on_disk(world.out) != before
 
@@ -63,7 +70,7 @@ def _rows_on_disk(folder: Path) -> list[tuple[str, int]]:
 
 
 def session(world: World, plan: Plan, due: Due | None) -> Ended:
-    """One session; killed once that is due, unless it ended before."""
+    """Run one session; kill it once that is due."""
     said = world.folder / "said.json"
     said.unlink(missing_ok=True)
     child = forked(lambda: said.write_text(json.dumps(_told(world, plan))), silent=True)
@@ -104,7 +111,10 @@ def _told(world: World, plan: Plan) -> dict[str, Json]:
 
 
 def reconciled(ledger: Path, url: str) -> None:
-    """Ask the emulator what unsettled requests cost, in a process of its own. Raises ChildError."""
+    """Ask the emulator for the cost of unsettled requests.
+
+    In a process of its own. Raises ChildError.
+    """
 
     async def ask() -> Json:
         async with open_client("emulator", url) as client:

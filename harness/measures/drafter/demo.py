@@ -1,13 +1,13 @@
-"""Train and evaluate a drafter end to end, a command a stage.
+"""Train and evaluate a drafter end to end.
 
 `python -m harness drafter-demo --out DIR` for the tiny target (`nox -s drafter`), or
 `python -m harness drafter-demo --target smollm --model MODEL --out DIR FILE…` for SmolLM2 (`nox -s demo_smollm`).
 
-Guarantees: no prompt is both trained on and evaluated. The tiny target is evaluated on the shipped prompts, which come
-from the held-out split of its grammar; SmolLM2 on the questions that `smollm-rows` held out. The untrained drafter and
-a bigram table are measured on the same prompts, and every answer is compared with the target's own. The first command
-that fails ends the demo with its exit status. For the tiny target, fewer than `--rows` accepted rows or an acceptance
-length below the aim is exit 1. A second run on the same folder resumes.
+Guarantees: each stage is a command of its own. No prompt is both trained on and evaluated: the tiny target is evaluated
+on the shipped prompts, which come from the held-out split of its grammar, SmolLM2 on the questions that `smollm-rows`
+held out. The untrained drafter and a bigram table are measured on the same prompts, and every answer is compared with
+the target's own. The first command that fails ends the demo with its exit status. For the tiny target, fewer than
+`--rows` accepted rows or an acceptance length below the aim is exit 1. A second run on the same folder resumes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Seconds: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One command behind `python -m`, and how its end is judged.
+    """One command behind `python -m`, and its success.
 
     A stage whose `done` exists is skipped; without `done` the command resumes by itself. `evaluation` receives what the
     command printed. Fewer than `least_rows` accepted rows end the demo.
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all stages of the target and report; the exit status of the first that fails."""
+    """Run all stages and report; the first failure's status."""
     options.out.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
     results: dict[str, Any] = {}
@@ -139,7 +139,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def tiny_stages(options: argparse.Namespace) -> Iterator[Stage]:
-    """Generate, train, evaluate. The training prompts are written before the first stage."""
+    """Generate, train, evaluate.
+
+    The training prompts are written before the first stage.
+    """
     prompts, rows, run_folder = (options.out / name for name in ("prompts.jsonl", "rows", "run"))
     write_prompts(prompts, round(options.rows * SPARE))
     generate = ["generate", "--route", "local", "--prompts", str(prompts), "--out", str(rows), "--budget-usd", "0"]
@@ -154,12 +157,15 @@ def tiny_stages(options: argparse.Namespace) -> Iterator[Stage]:
 
 
 def write_prompts(path: Path, count: int) -> None:
-    """Write the first `count` prompts of the training split, as `generate` reads them."""
+    """Write the first `count` training prompts for `generate`."""
     _write(path, "".join(line(sample.prompt) for sample in islice(samples(SEED, Split.TRAIN), count)).encode("utf-8"))
 
 
 def tiny_report(out: Path, results: Results, seconds: Seconds) -> int:
-    """Print the figures and write `demo.json`; 1 below the aim or where an answer differs."""
+    """Print the figures and write `demo.json`.
+
+    1 below the aim or where an answer differs.
+    """
     evaluated = results["evaluate"]
     lengths = {str(cell["drafter"]): float(cell["acceptance_length"] or 0.0) for cell in evaluated["sets"]}
     trained, *others = lengths.items()
@@ -209,14 +215,17 @@ def smollm_stages(options: argparse.Namespace) -> Iterator[Stage]:
 
 
 def smollm_report(out: Path, results: Results, seconds: Seconds) -> int:  # noqa: ARG001 - stages that are done do not run
-    """Print the table of an evaluation, which may be of an earlier run."""
+    """Print the evaluation, which may be an earlier run's."""
     for text in table(json.loads((out / RESULT).read_bytes()), seconds):
         sys.stdout.write(f"{text}\n")
     return 0
 
 
 def table(evaluated: Mapping[str, Any], seconds: Seconds) -> Iterator[str]:
-    """Return acceptance lengths by drafter, set and shape, the contract and the times."""
+    """Yield acceptance lengths, the contract and the times.
+
+    Lengths are by drafter, set and shape.
+    """
     yield f"{'drafter':<20} {'set':<12} {'shape':<14} {'prompts':>7} {'length':>6} {'without loops':>13} {'ratio':>5}"
     for each in evaluated["sets"]:
         numbers = (each["acceptance_length"], each["acceptance_length_without_loops"], each["speedup"])

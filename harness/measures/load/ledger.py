@@ -1,7 +1,7 @@
-"""The ledger under load: what it costs a request, and how long a resume takes where it is large.
+"""The ledger's cost a request, and a large ledger.
 
 Guarantees: the cost is processor time of the whole process, event loop and ledger thread together, over the operations
-that a good answer needs; a large ledger is one that a run filled, under that run's own name.
+that a good answer needs. A large ledger is filled under the name of the run that resumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ BATCH = 20_000
 
 
 def cost_of_a_request(folder: Path, requests: int) -> float:
-    """Microseconds of processor time: reserved, answered and settled."""
+    """Return microseconds of processor time for one whole request.
+
+    It is reserved, answered and settled.
+    """
 
     async def work(ledger: Ledger) -> float:
         scribe = LedgerWriter(ledger)
@@ -55,7 +58,10 @@ def _request(number: int, run: str) -> Request:
 
 
 def prefilled(world: World, run: str, rows: int) -> None:
-    """Settled requests of `run` in the world's ledger, with a body and an answer each."""
+    """Fill the world's ledger with settled requests of `run`.
+
+    Each has a body and an answer.
+    """
     with closing(Ledger(world.ledger)) as ledger:
         for start in range(0, rows, BATCH):
             with ledger.transaction():

@@ -1,6 +1,7 @@
-"""The two sides of the load measure: a bare loop over httpx2, and a whole run of this program, on the same peer.
+"""The two sides of the load measure, on one peer.
 
-Guarantees: each runs in a forked process of its own and tells what it spent there, setting up and ending included.
+A bare loop over httpx2, and a whole run of this program. Guarantees: each runs in a forked process of its own and
+reports what it spent there, start and end included.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LOOK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests, seconds by the clock, seconds of processor time; and how many failed."""
+    """Requests, failures, and seconds by clock and processor."""
 
     requests: int
     wall: float
@@ -53,7 +54,7 @@ def a_prompt(number: int = 0) -> Prompt:
 
 
 def load_world(folder: Path, url: str, lines: int) -> World:
-    """A world with so many prompts, on the peer."""
+    """Return a world on the peer with `lines` prompts."""
     folder.mkdir(parents=True)
     (vocabulary := folder / "tokenizer").mkdir()
     world = make_world(folder, byte_format(vocabulary))
@@ -68,13 +69,13 @@ def plan_of(world: World, in_flight: int, limit: int | None = None) -> Plan:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Return the bytes of memory that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> dict[int, int]:
-    """The most memory held, in bytes, up to each of these numbers of requests."""
+    """Return the most bytes held up to each mark."""
 
     def work() -> Json:
         most: dict[str, Json] = {}
@@ -95,7 +96,7 @@ def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> di
 
 
 def ours(world: World, in_flight: int) -> Spent:
-    """A whole run over the world's prompts."""
+    """Run over all of the world's prompts."""
 
     def work() -> Json:
         began, used = time.perf_counter(), time.process_time()
@@ -108,7 +109,10 @@ def ours(world: World, in_flight: int) -> Spent:
 
 
 def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
-    """The loop that only reads: a pool of the same size, the same bodies, every byte of every answer."""
+    """Read every byte of every answer, and do nothing else.
+
+    The pool has the same size, the requests have the same bodies.
+    """
 
     def work() -> Json:
         began, used = time.perf_counter(), time.process_time()
@@ -119,7 +123,10 @@ def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
 
 
 def _bodies(world: World, requests: int) -> Iterator[bytes]:
-    """One body many times: making them is none of the bare loop's work."""
+    """Yield one body many times.
+
+    Making bodies is none of the bare loop's work.
+    """
     sampling = Sampling(max_tokens=MOST_TOKENS)
     one = encode_body(request_body(a_prompt(), ROUTE, sampling, ToolMode.RAW, world.fmt, "0" * 32))
     return (one for _ in range(requests))

@@ -103,7 +103,7 @@ def test_a_stage_that_is_done_is_skipped_and_a_failure_ends_it(
         Stage("first", ["timeit", "-h"], tmp_path / "first.done"),
         Stage("second", ["no_such_module"], tmp_path / "second.done"),
     ]
-    monkeypatch.setitem(demo.TARGETS, "tiny", (lambda _: iter(stages), tiny_report))  # type: ignore[arg-type]  # a mapping that is a dict
+    monkeypatch.setitem(demo.TARGETS, "tiny", (lambda _: iter(stages), tiny_report))
 
     assert [1, 1] == [main(["--out", str(tmp_path)]) for _ in range(2)]
 
