@@ -150,18 +150,16 @@ def true_ids(answered: Answered) -> tuple[Ids, Ids]:
     where, found = answered.question.prompt.id, ReturnedIds()
     text = answered.raw.decode()
     for data in sse_data(text) if answered.question.trip.stream else [text]:
-        if data != "[DONE]":
-            _add(found, json.loads(data))
+        if data == "[DONE]":
+            continue
+        chunk = json.loads(data)
+        found.add_top(chunk)
+        for choice in chunk.get("choices") or ():
+            found.add_choice(choice)
     prompt_ids, token_ids = found.prompt_ids(), found.token_ids()
     if prompt_ids is None or token_ids is None:
         raise EngineError(f"{where}: the engine was asked for ids and returned none, in {text[:200]!r}")
     return prompt_ids, token_ids
-
-
-def _add(found: ReturnedIds, chunk: dict[str, Any]) -> None:
-    found.add_top(chunk)
-    for choice in chunk.get("choices") or ():
-        found.add_choice(choice)
 
 
 def thinking_of(prompt: Prompt) -> str:

@@ -91,7 +91,8 @@ def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_S
                 waited = time.monotonic() - begun
                 if process.poll() is not None or waited > longest:
                     how = f"said nothing for {longest:.0f} s" if process.poll() is None else "ended"
-                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{_end_of(path)}")
+                    last = "\n".join(path.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
+                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{last}")
                 time.sleep(LOOK_SECONDS)
             yield RunningEngine(url, facts, process.pid, time.monotonic() - begun, path)
 
@@ -118,7 +119,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])

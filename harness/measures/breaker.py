@@ -37,26 +37,18 @@ Change = Callable[[bytes], bytes]
 
 
 def _more(name: bytes, factor: int) -> Change:
-    def change(body: bytes) -> bytes:
-        return re.sub(rb'"%s":([0-9.e-]+)' % name, lambda m: b'"%s":%s' % (name, _times(m[1], factor)), body)
+    def multiplied(found: re.Match[bytes]) -> bytes:
+        value = json.loads(found[1]) * factor
+        return b'"%s":%s' % (name, json.dumps(value if isinstance(value, float) else value + 1).encode())
 
-    return change
-
-
-def _times(number: bytes, factor: int) -> bytes:
-    value = json.loads(number) * factor
-    return json.dumps(value if isinstance(value, float) else value + 1).encode()
-
-
-def _cut(body: bytes) -> bytes:
-    return body[: len(body) // 2] if b"data:" in body else body
+    return lambda body: re.sub(rb'"%s":([0-9.e-]+)' % name, multiplied, body)
 
 
 CHANGES: Mapping[Sign, Change] = {
     Sign.REFUSED: _more(b"prompt_tokens", 2),
     Sign.LENGTH_CUT: lambda body: body.replace(b'finish_reason":"stop"', b'finish_reason":"length"'),
     Sign.WRONG_PROVIDER: lambda body: body.replace(b'"provider":"Chutes"', b'"provider":"Another"'),
-    Sign.ERROR: _cut,
+    Sign.ERROR: lambda body: body[: len(body) // 2] if b"data:" in body else body,
     Sign.COST: _more(b"cost", 10),
     Sign.OVERCHARGED: _more(b"cost", 10_000),
 }
@@ -145,16 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for good in (0, GOOD):
                 if sign is Sign.COST and not good:
                     continue  # the canaries are what the cost is measured by
-                (where := Path(folder, f"{sign}-{good}")).mkdir()
-                found = measure(sign, where, fmt, good=good, rows=options.rows)
+                (run := Path(folder, f"{sign}-{good}")).mkdir()
+                found = measure(sign, run, fmt, good=good, rows=options.rows)
                 failed += found.tripped is None
-                sys.stdout.write(_line(found, good))
+                asked = f"{found.after_first} rows asked from the first bad one on"
+                share = f"{found.after_first / LARGE_RUN:.2%} of {LARGE_RUN} rows"
+                sys.stdout.write(f"{sign:15} turned bad after {good:3}: tripped {found.tripped}, {asked}, {share}\n")
     return 1 if failed else 0
-
-
-def _line(found: Measured, good: int) -> str:
-    share = found.after_first / LARGE_RUN
-    return (
-        f"{found.sign:15} turned bad after {good:3}: tripped {found.tripped}, {found.after_first} rows asked from the"
-        f" first bad one on, {share:.2%} of {LARGE_RUN} rows\n"
-    )

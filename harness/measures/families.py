@@ -96,18 +96,14 @@ def measure(name: str, draws: int, seed: int = SEED) -> FamilyTally:
     began = time.monotonic()
     fmt, tally = open_format(name), FamilyTally(name, draws)
     try:
-        _draw(tally, fmt, draws, seed)
+        text, plain = quick_texts(), quick_texts(plain=True)
+        views, ways = cycle(LOSSY), cycle(trips())
+        _each(lossless(fmt, text, plain), draws, seed, lambda pair: _whole(tally, fmt, pair, next(views)))
+        _each(answers(fmt, text), draws, seed, lambda answer: _hostile(tally, fmt, answer, next(ways)))
     except Exception as error:  # noqa: BLE001 — whatever it is, a round trip must not raise it
         tally.note(f"crashed: {error!r}")
     tally.seconds = time.monotonic() - began
     return tally
-
-
-def _draw(tally: FamilyTally, fmt: Format, draws: int, seed: int) -> None:
-    text, plain = quick_texts(), quick_texts(plain=True)
-    views, ways = cycle(LOSSY), cycle(trips())
-    _each(lossless(fmt, text, plain), draws, seed, lambda pair: _whole(tally, fmt, pair, next(views)))
-    _each(answers(fmt, text), draws, seed, lambda answer: _hostile(tally, fmt, answer, next(ways)))
 
 
 def _each(drawn: st.SearchStrategy[_Drawn], draws: int, seed: int, check: Callable[[_Drawn], None]) -> None:
@@ -190,7 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         found, absent = _chosen(options.family)
-        tallies = list(_told(measured(found, options.draws, options.seed, options.workers)))
+        tallies = []
+        for tally in measured(found, options.draws, options.seed, options.workers):  # all of them take minutes
+            sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
+            tallies.append(tally)
     except (FormatError, TokenizerError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -215,16 +214,6 @@ def _chosen(named: Sequence[str] | None) -> tuple[list[str], list[str]]:
         return list(named), []
     found = [name for name in sorted(FORMATS) if find_tokenizer(name) is not None]
     return found, sorted(FORMATS.keys() - set(found))
-
-
-def _told(tallies: Iterator[FamilyTally]) -> Iterator[FamilyTally]:
-    """Report each tally on stderr once it is there.
-
-    All of them take minutes.
-    """
-    for tally in tallies:
-        sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
-        yield tally
 
 
 def as_json(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> dict[str, object]:

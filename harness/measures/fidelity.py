@@ -106,12 +106,23 @@ def report(verdicts: Sequence[FidelityVerdict]) -> dict[str, object]:
     fmt = open_format("tiny-kimi")
     accepted = [verdict for verdict in verdicts if isinstance(verdict.row, TokenRow)]
     refused = [verdict for verdict in verdicts if isinstance(verdict.row, Refusal)]
-    grades = {str(grade): list(_of_grade(accepted, grade)) for grade in Evidence}
+    grades: dict[str, list[FidelityVerdict]] = {str(grade): [] for grade in Evidence}
+    for verdict in accepted:
+        if isinstance(verdict.row, TokenRow):
+            grades[str(verdict.row.evidence)].append(verdict)
+    wrong = [verdict for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)]
     return {
         "answers": len(verdicts),
         "non_canonical": sum(verdict.exchange.truth.noncanonical for verdict in verdicts),
         "accepted": {name: {"rows": len(rows), "wrong": sum(v.wrong for v in rows)} for name, rows in grades.items()},
-        "wrong": [_described(verdict) for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)],
+        "wrong": [
+            {
+                "asked": verdict.exchange.prompt.id,
+                "true": verdict.exchange.truth.output_ids,
+                "rebuilt": getattr(verdict.row, "output_ids", None),
+            }
+            for verdict in wrong
+        ],
         "counted": _counted(grades[Evidence.COUNTED]),
         "refused": _refusals(refused, fmt),
         "oracle": _oracle(verdicts),
@@ -128,10 +139,6 @@ def _oracle(verdicts: Iterable[FidelityVerdict]) -> dict[str, object]:
     return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
 
 
-def _of_grade(accepted: Iterable[FidelityVerdict], grade: Evidence) -> Iterator[FidelityVerdict]:
-    return (verdict for verdict in accepted if isinstance(verdict.row, TokenRow) and verdict.row.evidence is grade)
-
-
 def _stated(verdict: FidelityVerdict, fmt: Format) -> bool:
     """Whether a wrong row is the risk that `counted` states."""
     row, exchange = verdict.row, verdict.exchange
@@ -141,15 +148,6 @@ def _stated(verdict: FidelityVerdict, fmt: Format) -> bool:
         and row.prompt_ids == truth.prompt_ids
         and is_counted_risk(fmt, row, truth.output_ids, exchange.trip, thinking=thinking)
     )
-
-
-def _described(verdict: FidelityVerdict) -> dict[str, object]:
-    row = verdict.row
-    return {
-        "asked": verdict.exchange.prompt.id,
-        "true": verdict.exchange.truth.output_ids,
-        "rebuilt": getattr(row, "output_ids", None),
-    }
 
 
 def _counted(rows: Sequence[FidelityVerdict]) -> dict[str, object]:

@@ -193,7 +193,8 @@ def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: Secon
 
 def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
     calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
-    usage = (None, None) if completion.usage is None else _counts(completion)
+    counted = completion.usage
+    usage = (None, None) if counted is None else (counted.prompt_tokens, counted.completion_tokens)
     ours: dict[str, object] = {
         "content": completion.content or "",
         "reasoning": completion.reasoning or "",
@@ -210,11 +211,6 @@ def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
     return (Came.EMPTY, "") if _is_told(completion) else (Came.SILENT, str(completion.finish_reason))
 
 
-def _counts(completion: Completion) -> tuple[int | None, int | None]:
-    usage = completion.usage
-    return (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
-
-
 def _is_told(completion: Completion) -> bool:
     """Whether the breaker is told that the answer is empty."""
     row = Row(Prompt("replayed", ()), ())
@@ -228,16 +224,16 @@ def table(found: Sequence[RecordedAnswer], came: Sequence[Replayed]) -> list[dic
     `{"api", "form", "came", "detail", "sdk", "n"}`, most frequent first.
     """
     counts = Counter(
-        (_api(one), "stream" if one.exchange.stream else "json", str(what.came), what.detail, what.sdk)
+        (
+            "openrouter" if one.is_openrouter else "others",
+            "stream" if one.exchange.stream else "json",
+            *(str(what.came), what.detail, what.sdk),
+        )
         for one, what in zip(found, came, strict=True)
     )
     names = ("api", "form", "came", "detail", "sdk")
     ordered = sorted(counts.items(), key=lambda item: (item[0][:2], -item[1]))
     return [{**dict(zip(names, key, strict=True)), "n": n} for key, n in ordered]
-
-
-def _api(one: RecordedAnswer) -> str:
-    return "openrouter" if one.is_openrouter else "others"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

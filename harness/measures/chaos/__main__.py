@@ -31,7 +31,7 @@ from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import listing
 from pipeline.generation.paid_client import BUDGET_SPENT
-from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
+from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.records import Json, Route
 
 RUNS, PROMPTS = 200, 500
@@ -62,22 +62,20 @@ class Rehearsal:
         A row is settled when it is there or of unknown fate. The budget is checked after each session.
         """
         for _ in range(MOST_SESSIONS):
-            ended = session(self.world, self._plan(), self._due())
+            plan = self.world.plan(
+                route=self.route,
+                concurrency=self.in_flight,
+                budget_pico=self.budget,
+                patience=HASTY,
+                watch=BreakerPolicy(accepted=frozenset(Sign)),
+            )
+            ended = session(self.world, plan, self._due())
             self._look(ended)
             if ended.how == "crashed" or ended.is_over:
                 return
             if ended.code == BUDGET_SPENT:
                 self.budget = round(self.budget * GROWTH)
         self.found.wrong("no end", f"after {MOST_SESSIONS} sessions: {ended}")
-
-    def _plan(self) -> Plan:
-        return self.world.plan(
-            route=self.route,
-            concurrency=self.in_flight,
-            budget_pico=self.budget,
-            patience=HASTY,
-            watch=BreakerPolicy(accepted=frozenset(Sign)),
-        )
 
     def _due(self) -> Due | None:
         """Draw when the client is killed; None: it is not.
@@ -146,16 +144,16 @@ def isolated(seed: int, prompts: int) -> tuple[ChaosFinding, str]:
 
         def work() -> Json:
             found, way = rehearse(Path(folder), seed, prompts)
-            told: dict[str, Any] = {"wrong": found.violations, "examples": found.examples, "counts": found.counts}
-            return told | {"way": way}
+            sums: dict[str, Any] = {"wrong": found.violations, "examples": found.examples, "counts": found.counts}
+            return sums | {"way": way}
 
         try:
-            told: Any = told_by(work)
+            result: Any = told_by(work)
         except ChildError as error:
             return ChaosFinding(
                 Counter({"crash of the rehearsal": 1}), [f"{error}; its traceback stands above"]
             ), "no run"
-    return ChaosFinding(Counter(told["wrong"]), told["examples"], Counter(told["counts"])), told["way"]
+    return ChaosFinding(Counter(result["wrong"]), result["examples"], Counter(result["counts"])), result["way"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

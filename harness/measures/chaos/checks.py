@@ -37,6 +37,12 @@ class Attempts:
     states: list[str] = field(default_factory=list)
     hashes: set[str] = field(default_factory=set)
 
+    def add(self, other: Attempts) -> None:
+        self.settled += other.settled
+        self.unsettled_worst += other.unsettled_worst
+        self.states += other.states
+        self.hashes |= other.hashes
+
 
 @dataclass(slots=True)
 class ChaosFinding:
@@ -85,21 +91,17 @@ class Sides:
     def of(cls, world: World, log: Path) -> Sides:
         lines = (world.folder / "prompts.jsonl").read_text().splitlines()
         rows = {sample_id(prompt): prompt.id for prompt in map(prompt_of, map(json.loads, lines))}
-        billed, faults, sent = defaultdict[str, list[int]](list), defaultdict[str, list[str]](list), _sets()
+        billed, faults = defaultdict[str, list[int]](list), defaultdict[str, list[str]](list)
+        sent, ledger = defaultdict[str, set[str]](set), defaultdict[str, Attempts](Attempts)
         for entry in world.entries():
             billed[str(entry.sample_id)].append(pico(Decimal(entry.cost)))
         for line in map(json.loads, log.read_text().splitlines()):
             faults[line["sample"]].append(line["fault"])
             sent[line["sample"]].add(line["sha256"])
         names = {name: sample for sample, name in rows.items()}
-        ledger = defaultdict[str, Attempts](Attempts)
         for row, attempt in _attempts(world.ledger):
-            _merge(ledger[names[row]], attempt)
+            ledger[names[row]].add(attempt)
         return cls(rows, billed, faults, sent, ledger)
-
-
-def _sets() -> defaultdict[str, set[str]]:
-    return defaultdict(set)
 
 
 def _attempts(path: Path) -> Iterator[tuple[str, Attempts]]:
@@ -110,13 +112,6 @@ def _attempts(path: Path) -> Iterator[tuple[str, Attempts]]:
             whole = raw is not None and json.loads(headers).get("complete") is True
             hashes = {hashlib.sha256(raw).hexdigest()} if whole else set()
             yield row, Attempts(cost if state == "settled" else 0, worst if state in UNSETTLED else 0, [state], hashes)
-
-
-def _merge(total: Attempts, one: Attempts) -> None:
-    total.settled += one.settled
-    total.unsettled_worst += one.unsettled_worst
-    total.states += one.states
-    total.hashes |= one.hashes
 
 
 def _check_rows(found: ChaosFinding, world: World, sides: Sides) -> None:

@@ -177,10 +177,9 @@ def _serve(fmt: Format, oracle: Path, log: Path, seed: int, writing: int) -> Non
         pool = PoolAnswerer(common=answers(fmt, draw))
         service = Service(fmt, pool, truth, CONTEXT, account=Account(Decimal(1000), delay=0.0), seeds=Random(seed))
         listener = bind(0)
-        url = f"{address(listener)}\n".encode()
-        serve(cast("Starlette", BadWire(create_app(service), draw, file)), listener, lambda _: _told(writing, url))
 
+        def started(_: object) -> None:
+            os.write(writing, f"{address(listener)}\n".encode())
+            os.close(writing)
 
-def _told(writing: int, url: bytes) -> None:
-    os.write(writing, url)
-    os.close(writing)
+        serve(cast("Starlette", BadWire(create_app(service), draw, file)), listener, started)

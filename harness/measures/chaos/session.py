@@ -71,11 +71,11 @@ def _rows_on_disk(folder: Path) -> list[tuple[str, int]]:
 
 def session(world: World, plan: Plan, due: Due | None) -> Ended:
     """Run one session; kill it once that is due."""
-    said = world.folder / "said.json"
-    said.unlink(missing_ok=True)
-    child = forked(lambda: said.write_text(json.dumps(_told(world, plan))), silent=True)
+    report = world.folder / "said.json"
+    report.unlink(missing_ok=True)
+    child = forked(lambda: report.write_text(json.dumps(_outcome(world, plan))), silent=True)
     deadline = time.monotonic() + LONGEST_SECONDS
-    while not _is_gone(child):
+    while os.waitpid(child, os.WNOHANG)[0] != child:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -85,19 +85,14 @@ def session(world: World, plan: Plan, due: Due | None) -> Ended:
             os.waitpid(child, 0)
             break
         time.sleep(LOOK_SECONDS)
-    return _ended(said)
-
-
-def _ended(said: Path) -> Ended:
     try:
-        told = json.loads(said.read_text())
+        return Ended(**json.loads(report.read_text()))
     except (OSError, ValueError):
         return Ended("killed")
-    return Ended(told["how"], told["code"], told["message"], told["is_over"])
 
 
-def _told(world: World, plan: Plan) -> dict[str, Json]:
-    """The child's part."""
+def _outcome(world: World, plan: Plan) -> dict[str, Json]:
+    """Run the session in the child; return the fields of `Ended`."""
     try:
         summary = world.run(plan)
     except StopError as error:
@@ -122,10 +117,6 @@ def reconciled(ledger: Path, url: str) -> None:
                 return {str(what): n for what, n in (await reconcile(client, opened, "emulator")).items()}
 
     told_by(lambda: asyncio.run(ask()))
-
-
-def _is_gone(child: int) -> bool:
-    return os.waitpid(child, os.WNOHANG)[0] == child
 
 
 def _size(path: Path) -> int:

@@ -28,7 +28,7 @@ from pipeline.base.paths import ROOT
 from pipeline.gate.attestation import AttestationError, attestation_path, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
 from pipeline.generation.plan import row_seed
-from pipeline.records import Evidence, Ids, Json, Objection, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
+from pipeline.records import Evidence, Ids, Json, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
 from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, ManifestError, Session
 from pipeline.shards.shards import Quarantined, ShardError, ShardFolder
@@ -304,14 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sampling = Sampling(options.temperature, options.max_tokens, options.seed)
         manifest = make_rows(open_model(options.model, options.threads), options.out, questions, sampling, session)
     except AttestationError as error:
-        sys.stderr.write(f"error: {_said(error.objection)}\n")
+        sys.stderr.write(f"error: {error.objection.what}. Run: {error.objection.mend}\n")
         return 3
     except (RowsNotMadeError, QuestionsError, EngineError, ManifestError, ShardError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     sys.stdout.write(json.dumps({"out": str(options.out), **manifest.result}) + "\n")
     return 0
-
-
-def _said(objection: Objection) -> str:
-    return f"{objection.what}. Run: {objection.mend}"

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -180,10 +180,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     finally:
         engine.close()
-    sys.stdout.write(json.dumps({victim: _plain(each) for victim, each in found.items()}) + "\n")
+    sys.stdout.write(json.dumps({victim: asdict(each) for victim, each in found.items()}) + "\n")
     return int(any(each.lost or each.double or each.left for each in found.values()))
-
-
-def _plain(found: KillFinding) -> dict[str, int | list[int]]:
-    names = ("trials", "lost", "double", "left", "early", "asked_again", "rows_before")
-    return {name: getattr(found, name) for name in names}

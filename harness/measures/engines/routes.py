@@ -171,14 +171,17 @@ def report(found: Sequence[Judged], fmt: Format) -> dict[str, Any]:
     """
     accepted = [one for one in found if isinstance(one.row, TokenRow)]
     wrong = [one for one in accepted if one.wrong and not is_resplit(one, fmt)]
+    ways = Counter(f"{one.exchange.trip.name} {thinking_of(one.exchange.prompt)}" for one in found)
+    refusals = ((one.exchange.trip.name, one.row) for one in found if isinstance(one.row, Refusal))
+    refused = Counter(f"{way}: {row.reason} ({row.field})" for way, row in refusals)
     return {
         "answers": len(found),
         "non_canonical": sum(one.exchange.truth.noncanonical for one in found),
         "cut": sum(one.exchange.truth.cut for one in found),
-        "ways": _ways(found),
+        "ways": dict(sorted(ways.items())),
         "accepted": {str(grade): _grade(accepted, grade) for grade in Evidence},
         "by_ids": dict(sorted(Counter(one.by_ids.partition(",")[0] for one in found).items())),
-        "refused": _refused(found),
+        "refused": dict(sorted(refused.items())),
         "wrong": [_described(one) for one in wrong] + [_described(one) for one in found if one.by_ids == "wrong"],
         "needless": [_described(one) for one in found if _is_needless(one, fmt)],
     }
@@ -225,11 +228,6 @@ def _may_repeat(one: Judged) -> bool:
     return any(next(without_repeats(field), None) is not None for field in fields)
 
 
-def _ways(found: Iterable[Judged]) -> dict[str, int]:
-    seen = Counter(f"{one.exchange.trip.name} {thinking_of(one.exchange.prompt)}" for one in found)
-    return dict(sorted(seen.items()))
-
-
 def is_resplit(one: Judged, fmt: Format) -> bool:
     """Whether a wrong row is the stated risk of `counted`.
 
@@ -253,14 +251,6 @@ def _grade(accepted: Iterable[Judged], grade: Evidence) -> dict[str, Any]:
         "wrong": wrong,
         "upper95": round(clopper_pearson_upper(wrong, len(rows)), 6) if rows else None,
     }
-
-
-def _refused(found: Iterable[Judged]) -> dict[str, int]:
-    """Count refusals by way to ask, reason and trait."""
-    seen = Counter(
-        f"{one.exchange.trip.name}: {one.row.reason} ({one.row.field})" for one in found if isinstance(one.row, Refusal)
-    )
-    return dict(sorted(seen.items()))
 
 
 def _described(one: Judged) -> dict[str, Any]:

@@ -33,28 +33,21 @@ def cost_of_a_request(folder: Path, requests: int) -> float:
     """
 
     async def work(ledger: Ledger) -> float:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         numbers, used = iter(range(requests)), time.process_time()
 
         async def one() -> None:
             for number in numbers:
-                entry = await scribe.do(partial(Ledger.claim, request=_request(number, "run"), hold=_nothing))
-                await scribe.keep(entry, LedgerAnswer(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
+                request = Request(f"{number:064x}", "run", ROUTE, f"filled-{number}", b"{}", 1_000_000, "", 1000)
+                entry = await writer.do(partial(Ledger.claim, request=request, hold=lambda: None))
+                await writer.keep(entry, LedgerAnswer(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
 
         await asyncio.gather(*(one() for _ in range(AT_ONCE)))
-        await scribe.close()
+        await writer.close()
         return time.process_time() - used
 
     with closing(Ledger(folder / "ledger.sqlite")) as ledger:
         return asyncio.run(work(ledger)) / requests * 1e6
-
-
-def _nothing() -> None:
-    """Reserve from no budget."""
-
-
-def _request(number: int, run: str) -> Request:
-    return Request(f"{number:064x}", run, ROUTE, f"filled-{number}", b"{}", 1_000_000, "", 1000)
 
 
 def prefilled(world: World, run: str, rows: int) -> None:

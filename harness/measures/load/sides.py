@@ -91,8 +91,8 @@ def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> di
         whole_run(world, plan_of(world, in_flight, limit), look)
         return most
 
-    told = told_by(work, silent=True)
-    return {int(mark): int(str(held)) for mark, held in told.items()} if isinstance(told, dict) else {}
+    found = told_by(work, silent=True)
+    return {int(mark): int(str(held)) for mark, held in found.items()} if isinstance(found, dict) else {}
 
 
 def ours(world: World, in_flight: int) -> Spent:
@@ -108,7 +108,7 @@ def ours(world: World, in_flight: int) -> Spent:
     return _spent(told_by(work, silent=True))
 
 
-def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
+def bare(url: str, requests: int, in_flight: int, world: World) -> Spent:
     """Read every byte of every answer, and do nothing else.
 
     The pool has the same size, the requests have the same bodies.
@@ -116,23 +116,16 @@ def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
 
     def work() -> Json:
         began, used = time.perf_counter(), time.process_time()
-        failed = asyncio.run(_read_all(url, _bodies(fmt_world, requests), in_flight))
+        request = request_body(a_prompt(), ROUTE, Sampling(max_tokens=MOST_TOKENS), ToolMode.RAW, world.fmt, "0" * 32)
+        one = encode_body(request)  # making bodies is none of the bare loop's work
+        failed = asyncio.run(_read_all(url, (one for _ in range(requests)), in_flight))
         return [requests, time.perf_counter() - began, time.process_time() - used, failed]
 
     return _spent(told_by(work))
 
 
-def _bodies(world: World, requests: int) -> Iterator[bytes]:
-    """Yield one body many times.
-
-    Making bodies is none of the bare loop's work.
-    """
-    sampling = Sampling(max_tokens=MOST_TOKENS)
-    one = encode_body(request_body(a_prompt(), ROUTE, sampling, ToolMode.RAW, world.fmt, "0" * 32))
-    return (one for _ in range(requests))
-
-
 async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
+    headers = {"content-type": "application/json", "authorization": "Bearer none"}
     limits = httpx2.Limits(max_connections=1024, max_keepalive_connections=1024)
     async with httpx2.AsyncClient(timeout=60.0, limits=limits, trust_env=False) as client:
 
@@ -140,7 +133,11 @@ async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
             lost = 0
             for body in bodies:
                 try:
-                    await _read_one(client, url, body)
+                    async with client.stream(
+                        "POST", f"{url}/chat/completions", content=body, headers=headers
+                    ) as answer:
+                        async for _ in answer.aiter_bytes():
+                            pass
                 except httpx2.HTTPError:
                     lost += 1
             return lost
@@ -148,15 +145,6 @@ async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
         return sum(await asyncio.gather(*(work() for _ in range(in_flight))))
 
 
-async def _read_one(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
-    headers = {"content-type": "application/json", "authorization": "Bearer none"}
-    size = 0
-    async with client.stream("POST", f"{url}/chat/completions", content=body, headers=headers) as response:
-        async for part in response.aiter_bytes():
-            size += len(part)
-    return size
-
-
-def _spent(told: Json) -> Spent:
-    requests, wall, cpu, failed = cast("list[float]", told)
+def _spent(figures: Json) -> Spent:
+    requests, wall, cpu, failed = cast("list[float]", figures)
     return Spent(int(requests), wall, cpu, int(failed))

@@ -143,19 +143,16 @@ def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> Parse
     if calls is Calls.IN_CONTENT:
         return ParserReading(parts.reasoning or "", _spelled(fmt, parts), ())
     content, found = _content_and_calls(fmt, parts)
-    named = ((_name(one) if calls is Calls.BY_NAME else one, two) for one, two in found)
-    return ParserReading(parts.reasoning or "", content, tuple(named))
+    if calls is Calls.BY_NAME:
+        matches = ((_CALL_ID.fullmatch(identity), identity, arguments) for identity, arguments in found)
+        found = [(match[1] if match else identity, arguments) for match, identity, arguments in matches]
+    return ParserReading(parts.reasoning or "", content, tuple(found))
 
 
 def _spelled(fmt: Format, parts: Parts) -> str:
     """Return what follows the thinking, control tokens by their names."""
     pieces = [*parts.body, *([fmt.end_id] if parts.ended else [])]
     return "".join(piece if isinstance(piece, str) else str(fmt.tokenizer.name_of(piece)) for piece in pieces)
-
-
-def _name(identity: str) -> str:
-    found = _CALL_ID.fullmatch(identity)
-    return found[1] if found else identity
 
 
 def _content_and_calls(fmt: Format, parts: Parts) -> tuple[str, list[tuple[str, str]]]:
