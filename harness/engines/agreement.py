@@ -15,10 +15,10 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +31,7 @@ from pipeline.formats.registry import open_format
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import EngineServer, ServerRequest
-from pipeline.records import Ids, Json, Sampling
+from pipeline.records import Json, Sampling
 
 PROMPTS: Final = 256
 MOST: Final = 96
@@ -174,23 +174,11 @@ def furthest(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> fl
 
     Compared only as long as both answers are equal.
     """
-    return max(
-        (
-            abs(a - b)
-            for mine, other in zip(ours, theirs, strict=True)
-            for a, b, same in zip(mine.logprobs, other.logprobs, _same(mine.ids, other.ids), strict=False)
-            if same
-        ),
-        default=0.0,
-    )
-
-
-def _same(ours: Ids, theirs: Ids) -> Iterator[bool]:
-    """True as long as nothing differed."""
-    still = True
-    for a, b in zip(ours, theirs, strict=False):
-        still = still and a == b
-        yield still
+    distances = [0.0]
+    for mine, other in zip(ours, theirs, strict=True):
+        tokens = zip(mine.ids, other.ids, mine.logprobs, other.logprobs, strict=False)
+        distances += [abs(a - b) for _, _, a, b in takewhile(lambda token: token[0] == token[1], tokens)]
+    return max(distances)
 
 
 def compared(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> dict[str, Json]:

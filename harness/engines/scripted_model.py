@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.strategies.texts import ids_of_text
 from harness.tiny_target.tools import CLOCK, WEATHER
@@ -178,24 +178,18 @@ LOUDNESS: Final = 4.0
 
 
 def write_scripted(folder: Path) -> Path:
-    """Write the model's directory, which both engines load; return it."""
+    """Write the model's directory, which both engines load; return it.
+
+    The config is the tiny target's, of one layer and untied.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tiktoken.model", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copyfile(WEIGHTS / name, folder / name)
     config = json.loads((WEIGHTS / "config.json").read_text("utf-8"))
-    own = _config(config)
-    (folder / "config.json").write_text(json.dumps(own, indent=1) + "\n", "utf-8")
-    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
-    save_file(tensors(own["vocab_size"]), str(folder / "model.safetensors"), {"format": "pt"})
-    return folder
-
-
-def _config(target: dict[str, Any]) -> dict[str, Any]:
-    """The tiny target's, of one layer and untied."""
-    return {
-        **target,
+    own = {
+        **config,
         "dtype": "float32",
         "head_dim": HEAD,
         "hidden_size": HIDDEN,
@@ -206,6 +200,10 @@ def _config(target: dict[str, Any]) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": THETA, "rope_type": "default"},
         "tie_word_embeddings": False,
     }
+    (folder / "config.json").write_text(json.dumps(own, indent=1) + "\n", "utf-8")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    save_file(tensors(own["vocab_size"]), str(folder / "model.safetensors"), {"format": "pt"})
+    return folder
 
 
 def tensors(vocabulary: int) -> dict[str, torch.Tensor]:

@@ -163,17 +163,13 @@ def _measured(name: str, rows: int, folder: Path) -> bool:
     print(f"  peak memory: {one.peak:,.0f} MiB, aim {AIM_MIB}")  # noqa: T201
     possible = one.idle(1) / two.idle(2)
     print(f"  2 workers: {one.wall / two.wall:.2f} times as fast by the clock, {possible:.2f} on idle cores")  # noqa: T201
-    met = _audit_measured(name, rows, source, plain)
-    source.unlink()
-    return met and one.peak <= AIM_MIB and possible >= AIM_WORKERS
-
-
-def _audit_measured(name: str, rows: int, source: Path, plain: Run) -> bool:
+    met = one.peak <= AIM_MIB and possible >= AIM_WORKERS
     one, two = audited(name, source, 1), audited(name, source, 2)
+    source.unlink()
     ratio, possible = plain.processor / one.processor, one.idle(1) / two.idle(2)
     print(f"  audited: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")  # noqa: T201
     print(f"  its peak memory: {one.peak:,.0f} MiB; 2 workers: {possible:.2f} times as fast on idle cores")  # noqa: T201
-    return one.peak <= AIM_MIB and possible >= AIM_WORKERS
+    return met and one.peak <= AIM_MIB and possible >= AIM_WORKERS
 
 
 def write_parquet(path: Path, row: Callable[[random.Random, int], dict[str, Json]], rows: int) -> None:

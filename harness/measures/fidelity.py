@@ -203,18 +203,14 @@ def needless(exchange: SurveyedAnswer, refusal: Refusal, fmt: Format) -> bool:
 
     It is canonical, in the layout, and shown whole.
     """
-    if exchange.truth.noncanonical or not _in_layout(exchange, fmt):
+    if exchange.truth.noncanonical:
         return False
-    loses = _LOSSES.get(refusal.reason)
-    return loses is None or not loses(exchange, fmt)
-
-
-def _in_layout(exchange: SurveyedAnswer, fmt: Format) -> bool:
     try:
         fmt.parse(exchange.truth.output_ids, thinking=exchange.prompt.thinking)
     except RefusedError:
         return False
-    return True
+    loses = _LOSSES.get(refusal.reason)
+    return loses is None or not loses(exchange, fmt)
 
 
 def _text_alone(exchange: SurveyedAnswer) -> bool:

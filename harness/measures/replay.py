@@ -24,11 +24,11 @@ from pathlib import Path
 import openai
 
 from harness.fixtures.raw_peer import peering, response
-from harness.measures.second_readings import SecondReading, read, sdk_said
+from harness.measures.second_readings import SecondReading, read, read_by_sdk
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
-from pipeline.generation.billing import Verdict, bill_of, completion_of, verdict_of
+from pipeline.generation.billing import bill_of, completion_of, verdict_of
 from pipeline.generation.breaker import row_signs_of
 from pipeline.generation.engines.openrouter import HttpAnswer, Key, OpenRouter, encode_body
 from pipeline.generation.ledger import LedgerAnswer
@@ -145,15 +145,15 @@ async def _sent(client: OpenRouter, one: RecordedAnswer, number: int, *, awkward
 async def _second(sdk: openai.AsyncOpenAI, one: RecordedAnswer, number: int) -> str:
     """Compare the SDK's reading with the plain one."""
     asked: dict[str, object] = {"replay": number, "awkward": False}
-    found = await sdk_said(sdk, asked, stream=one.exchange.stream)
+    found = await read_by_sdk(sdk, asked, stream=one.exchange.stream)
     if found is None:
         return "raises"
     plain = read(one.exchange.body.encode("utf-8", "surrogatepass"))
     return "same" if _text_of(found) == _text_of(plain) else "other"
 
 
-def _text_of(said: SecondReading) -> tuple[object, ...]:
-    return said.content, said.reasoning, said.calls
+def _text_of(reading: SecondReading) -> tuple[object, ...]:
+    return reading.content, reading.reasoning, reading.calls
 
 
 def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
@@ -161,37 +161,30 @@ def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
     if (answer.status, answer.raw, answer.complete) != (exchange.status, body, True):
         return Came.BYTES, f"{answer.status}, {len(answer.raw)} of {len(body)} bytes, complete: {answer.complete}"
     kept = LedgerAnswer(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
-    verdict, said = verdict_of(kept), read(answer.raw)
+    verdict, plain = verdict_of(kept), read(answer.raw)
     retry_after_seconds(answer)
-    if (other := _bill(answer.raw, said)) is not None:
+    if (other := _bill(answer.raw, plain)) is not None:
         return Came.DIFFERS, other
     try:
         completion = completion_of(kept, stream=exchange.stream)
     except RefusedError as error:
-        return _refused(error.refusal, verdict, kept, said)
-    return _compared(completion, said)
+        # A refusal is right for an error, and for a stream or a body that is none.
+        if kept.status != OK:
+            return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
+        where = "an error, " if plain.error else ""
+        return Came.REFUSED, f"{where}{error.refusal.reason} ({error.refusal.field})"
+    return _compared(completion, plain)
 
 
-def _bill(raw: bytes, said: SecondReading) -> str | None:
+def _bill(raw: bytes, plain: SecondReading) -> str | None:
     """Return how the bill differs from the plain reading."""
     bill = bill_of(raw)
-    cost = None if said.usage[2] is None else pico(said.usage[2])
-    ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*said.usage[:2], cost)
+    cost = None if plain.usage[2] is None else pico(plain.usage[2])
+    ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*plain.usage[:2], cost)
     return None if ours == theirs else f"billed {ours}, read {theirs}"
 
 
-def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: SecondReading) -> tuple[Came, str]:
-    """Return the outcome of a refusal.
-
-    A refusal is right for an error, and for a stream or a body that is none.
-    """
-    if kept.status != OK:
-        return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
-    where = "an error, " if said.error else ""
-    return Came.REFUSED, f"{where}{refusal.reason} ({refusal.field})"
-
-
-def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
+def _compared(completion: Completion, plain: SecondReading) -> tuple[Came, str]:
     calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
     counted = completion.usage
     usage = (None, None) if counted is None else (counted.prompt_tokens, counted.completion_tokens)
@@ -200,13 +193,13 @@ def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
         "reasoning": completion.reasoning or "",
         "calls": calls,
     }
-    theirs: dict[str, object] = {"content": said.content, "reasoning": said.reasoning, "calls": said.calls}
-    ours, theirs = ours | {"usage": usage}, theirs | {"usage": said.usage[:2]}
+    theirs: dict[str, object] = {"content": plain.content, "reasoning": plain.reasoning, "calls": plain.calls}
+    ours, theirs = ours | {"usage": usage}, theirs | {"usage": plain.usage[:2]}
     if ours != theirs:
         return Came.DIFFERS, ", ".join(key for key in ours if ours[key] != theirs[key])
-    if said.error:
+    if plain.error:
         return Came.DIFFERS, "an error was passed over"
-    if not said.nothing:
+    if not plain.nothing:
         return Came.EQUAL, ""
     return (Came.EMPTY, "") if _is_told(completion) else (Came.SILENT, str(completion.finish_reason))
 
@@ -249,14 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     came = replay(found)
     for line in table(found, came):
-        sys.stdout.write((json.dumps(line) if options.json else _text(line)) + "\n")
+        head = f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}"
+        sys.stdout.write((json.dumps(line) if options.json else f"{head}  SDK: {line['sdk']}") + "\n")
     failed = [one for one in came if one.came in FAILURES]
     for one in failed:
         sys.stderr.write(f"{one.id}: {one.came}: {one.detail}\n")
     return 1 if failed else 0
-
-
-def _text(line: Mapping[str, object]) -> str:
-    return (
-        f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}  SDK: {line['sdk']}"
-    )

@@ -44,7 +44,9 @@ def read(raw: bytes) -> SecondReading:
     text, said = raw.decode("utf-8", "replace"), SecondReading()
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
-        _usage(said, value.get("usage"))
+        if isinstance(usage := value.get("usage"), dict) and usage:
+            cost = None if usage.get("cost") is None else Decimal(usage["cost"])
+            said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cost)
         for choice in value.get("choices") or []:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
@@ -84,17 +86,10 @@ def _add(said: SecondReading, told: dict[str, Any]) -> None:
         slot[2] += function.get("arguments") or ""
 
 
-def _usage(said: SecondReading, usage: Any) -> None:  # noqa: ANN401 - whatever JSON held
-    if isinstance(usage, dict) and usage:
-        cost = usage.get("cost")
-        amount = None if cost is None else Decimal(cost)
-        said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), amount)
-
-
 Slots = dict[object, list[str]]
 
 
-async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
+async def read_by_sdk(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
     """Return the SDK's reading of the answer to `asked`.
 
     `asked` goes into the body. None where the SDK raises.

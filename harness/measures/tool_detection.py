@@ -94,13 +94,13 @@ def _judge(found: Detection, row: Mapping[str, Json], place: str) -> None:
 
 def prompt_of_any(row: Mapping[str, Json], place: str) -> Prompt:
     """Return a row's conversation, in any evaluation set's schema."""
-    told = dict(row) if "messages" in row else {**row, "messages": list(_messages(row))}
-    told["tools"] = row.get("tools") or row.get("function")
-    kept = {key: told.get(key) for key in ("messages", "tools", "functions")}
+    table = dict(row) if "messages" in row else {**row, "messages": list(_messages(row))}
+    table["tools"] = row.get("tools") or row.get("function")
+    kept = {key: table.get(key) for key in ("messages", "tools", "functions")}
     try:
         return adapt(Raw({**kept, "id": place}, place, 1))
     except RejectedError:
-        messages = told["messages"] if isinstance(told["messages"], list) else []
+        messages = table["messages"] if isinstance(table["messages"], list) else []
         return Prompt(place, tuple(each for each in messages if isinstance(each, dict)))
 
 
@@ -125,7 +125,7 @@ def _turns(value: Json) -> Iterator[Json]:
         yield value
 
 
-def told(found: Detection) -> Iterator[str]:
+def table(found: Detection) -> Iterator[str]:
     """Yield the matrix and the aims as lines."""
     if found.judged:
         yield f"{'label':<16}" + "".join(f"{name:>17}" for name in LABELS)
@@ -154,5 +154,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    sys.stdout.write("".join(f"{line}\n" for line in told(found)))
+    sys.stdout.write("".join(f"{line}\n" for line in table(found)))
     return 0 if found.is_good else 1

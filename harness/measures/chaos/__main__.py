@@ -93,17 +93,11 @@ class Rehearsal:
         self.found.counts["sessions out of budget"] += ended.code == BUDGET_SPENT
         if ended.how == "crashed":
             self.found.wrong("crash", ended.message)
-        for what, spent in (("in the ledger", _spent(self.world.ledger)), ("billed", pico(self.world.billed()))):
+        # The ledger is this run's alone; unsettled requests stand there at their worst case.
+        ledger = sum(line.pico for line in listing(self.world.ledger) if line.state != "failed_free")
+        for what, spent in (("in the ledger", ledger), ("billed", pico(self.world.billed()))):
             if spent > self.budget:
                 self.found.wrong("over budget", f"${usd_text(spent)} {what}, of ${usd_text(self.budget)}")
-
-
-def _spent(ledger: Path) -> int:
-    """Return pico-dollars spent; unsettled requests at their worst case.
-
-    The ledger holds this run alone.
-    """
-    return sum(line.pico for line in listing(ledger) if line.state != "failed_free")
 
 
 def drawn_run(world: World, draw: Random) -> Rehearsal:

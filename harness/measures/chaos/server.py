@@ -60,15 +60,12 @@ class BadWire:
         if fault.asks and true.status != NO_ANSWER.status:
             fault = NONE
         shown = fault.change(true, self.draw)
-        self._write(json.loads(body).get("user"), fault, true, shown)
-        await _show(shown, receive, send)
-
-    def _write(self, sample: str, fault: Fault, true: ShownFault, shown: ShownFault) -> None:
         whole = hashlib.sha256(shown.body).hexdigest() if shown.end is End.WHOLE else None
         generation = true.headers.get("x-generation-id")
-        line = {"sample": sample, "fault": fault.name, "generation": generation, "sha256": whole}
+        line = {"sample": json.loads(body).get("user"), "fault": fault.name, "generation": generation, "sha256": whole}
         self.log.write(json.dumps(line) + "\n")
         self.log.flush()
+        await _show(shown, receive, send)
 
 
 async def _body(receive: App) -> bytes:

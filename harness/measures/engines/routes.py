@@ -204,14 +204,10 @@ def _is_lost(one: Judged, fmt: Format) -> bool:
         return True
     text = (completion.reasoning or "") + (completion.content or "")
     text += "".join(call.id + call.arguments for call in completion.tool_calls)
-    return len(text) < len(_shown_text(one.exchange.truth.output_ids, bool(completion.tool_calls), fmt))
-
-
-def _shown_text(ids: Sequence[int], parsed: bool, fmt: Format) -> str:  # noqa: FBT001 — whether calls came parsed
-    """Return the ids' text, without markers where calls came parsed."""
-    markers = () if parsed else tuple(fmt.tool_markers().values())
-    kept = [token for token in ids if token in markers or not fmt.tokenizer.is_control(token)]
-    return fmt.tokenizer.decode_bytes(kept).decode("utf-8", errors="replace")
+    markers = () if completion.tool_calls else tuple(fmt.tool_markers().values())
+    ids = one.exchange.truth.output_ids
+    visible = [token for token in ids if token in markers or not fmt.tokenizer.is_control(token)]
+    return len(text) < len(fmt.tokenizer.decode_bytes(visible).decode("utf-8", errors="replace"))
 
 
 def _may_repeat(one: Judged) -> bool:

@@ -137,10 +137,10 @@ async def decoded(
         found = [generation_of(server.dialect, ask, raw) for ask, raw in zip(wanted, answers, strict=True)]
         if name == "vllm":
             return found, await _metrics(url) - before
-    return found, sum(map(told_by_sglang, answers), Drafted())
+    return found, sum(map(counts_of_sglang, answers), Drafted())
 
 
-def told_by_sglang(raw: bytes) -> Drafted:
+def counts_of_sglang(raw: bytes) -> Drafted:
     """Return an SGLang answer's count of drafts. Raises EngineError."""
     meta = json.loads(raw)["meta_info"]
     counts = {ours: meta.get(theirs) for ours, theirs in SGLANG_COUNTS.items()}
@@ -149,7 +149,7 @@ def told_by_sglang(raw: bytes) -> Drafted:
     return Drafted(**counts)
 
 
-def told_by_vllm(metrics: str) -> Drafted:
+def counts_of_vllm(metrics: str) -> Drafted:
     """Return the sums in vLLM's /metrics, zero before any draft."""
     lines = [line for line in metrics.splitlines() if not line.startswith("#")]
     sums = {
@@ -161,7 +161,7 @@ def told_by_vllm(metrics: str) -> Drafted:
 
 async def _metrics(url: str) -> Drafted:
     async with httpx2.AsyncClient(trust_env=False) as client:
-        return told_by_vllm((await client.get(f"{url}/metrics")).text)
+        return counts_of_vllm((await client.get(f"{url}/metrics")).text)
 
 
 def own_rounds(model: Path, directory: Path, wanted: Sequence[ServerRequest], depth: int) -> Drafted:

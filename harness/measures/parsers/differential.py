@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, said
+from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, summary
 from harness.strategies.texts import Drawn, ids_of_text
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format, Parts
@@ -344,13 +344,13 @@ def note(tally: ParserTally, engine: str, drawn: Drawn, answer: Mapping[str, Any
     except RefusedError:
         tally.refused += 1
         return
-    if said(ours) == theirs:
+    if summary(ours) == theirs:
         tally.equal += 1
     elif (reasons := explained(ours, RULES[engine], theirs)) is not None:
         tally.explained += 1
         tally.reasons.update(reasons)
     else:
-        tally.unexplained.append(f"{drawn}: we read {said(ours)}, {engine} {theirs}")
+        tally.unexplained.append(f"{drawn}: we read {summary(ours)}, {engine} {theirs}")
 
 
 def table_of(engine: str, tally: ParserTally) -> str:

@@ -69,7 +69,7 @@ def _with_marker(found: Reading, name: str) -> Reading:
     return replace(found, calls=(*found.calls[:-1], changed))
 
 
-def said(found: Reading) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+def summary(found: Reading) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """Return reasoning, content and calls."""
     calls = tuple((call.id, call.arguments or "") for call in found.calls)
     return found.reasoning, found.before + found.after, calls
@@ -86,7 +86,7 @@ def explained(ours: Reading, rules: Mapping[str, Rule], theirs: object) -> list[
         if changed != ours:
             reasons.append(reason)
         ours = changed
-    return reasons if said(ours) == theirs else None
+    return reasons if summary(ours) == theirs else None
 
 
 def _after(found: Reading) -> Reading:
