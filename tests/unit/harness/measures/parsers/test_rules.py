@@ -7,7 +7,7 @@ import pytest
 from harness.engines.scripted_model import call, section
 from harness.fixtures.answers import FORMAT
 from harness.measures.parsers.differential import ParserTally, note
-from harness.measures.parsers.rules import RULES, explained, reading_of, said
+from harness.measures.parsers.rules import RULES, explained, reading_of, summary
 from harness.strategies.texts import Drawn, drawn_texts, ids_of_text
 
 CALL = ("functions.get_time:0", '{"city": "Oslo"}')
@@ -25,7 +25,7 @@ def test_a_completion_is_read_with_its_calls_as_they_were_emitted() -> None:
     text = f"So.</think>Wait.{section(call(), call('x', ''))}Done."
     read = reading_of(FORMAT, FORMAT.parse(ids_of_text(FORMAT.tokenizer, text), thinking=True))
 
-    assert ("So.", "Wait.Done.", (CALL, ("x", ""))) == said(read)
+    assert ("So.", "Wait.Done.", (CALL, ("x", ""))) == summary(read)
     assert ("Wait.", "Done.") == (read.before, read.after)
 
 
