@@ -1,4 +1,4 @@
-"""The one door to every tool and measure of the harness: `python -m harness NAME`, and a menu without a name.
+"""Run any tool or measure of the harness by its name.
 
 Guarantees: a program's module is imported only when it is named, so that the menu needs neither torch nor a server; the
 exit status is the program's own. A program is a module with `main(arguments) -> int`.
@@ -19,7 +19,7 @@ UNKNOWN, INTERRUPTED = 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where a program lives, and what it does, for the menu."""
+    """Where a program lives, and what it does."""
 
     module: str
     help: str
@@ -64,7 +64,10 @@ PROGRAMS: Mapping[str, Program] = {**TOOLS, **MEASURES}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the named program; its exit status. 0 for the menu, 2 for a name that is not in it."""
+    """Run the named program; return its exit status.
+
+    0 for the menu, 2 for a name that is not in it.
+    """
     name = arguments[0] if arguments else "--help"
     if name in PROGRAMS:
         program: int = import_module(PROGRAMS[name].module).main(list(arguments[1:]))

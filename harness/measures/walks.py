@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def walks(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Each walk by name; a walk may be made several times."""
+    """Yield each walk by name; it can be repeated."""
     known, shown = answers.route(), answers.answer()
     yield "answer, body, counted", lambda: reconstruct(answers.PROMPT, shown, answers.FORMAT, known)
     preparation = Preparation(RowFilter(dataset_named("B3")), Selection(None, None, 0), 1)

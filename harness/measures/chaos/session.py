@@ -92,7 +92,7 @@ def session(world: World, plan: Plan, due: Due | None) -> Ended:
 
 
 def _outcome(world: World, plan: Plan) -> dict[str, Json]:
-    """Run the session in the child; return the fields of `Ended`."""
+    """Run the session in the child; return `Ended`'s fields."""
     try:
         summary = world.run(plan)
     except StopError as error:

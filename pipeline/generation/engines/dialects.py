@@ -1,4 +1,4 @@
-"""The engines that are asked by ids, by the name of their route.
+"""The engines that are asked by ids, by route.
 
 Apart from the package, so that importing a request or a price loads no client.
 """
