@@ -58,7 +58,7 @@ def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
     pieces = st.one_of(
         st.sampled_from(AWKWARD),
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8),
-        st.from_regex(r"[a-z]{1,8}( [a-z]{1,6}){0,3}", fullmatch=True),
+        st.lists(st.text(_LETTERS, min_size=1, max_size=8), min_size=1, max_size=4).map(" ".join),
     )
     return st.lists(pieces, min_size=min_size, max_size=6).map("".join)
 

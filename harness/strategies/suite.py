@@ -6,7 +6,7 @@ group of the contract suite runs the tests that are made here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hypothesis import given
@@ -86,17 +86,54 @@ def answers(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
     return st.one_of(st.tuples(wild, st.booleans()), whole, cut)
 
 
-def exact(fmt: Format, trip: RoundTrip) -> Property:
+def exact(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
     """Make the test that a lossless view accepts canonical answers.
 
-    Each with its own ids and spans.
+    Each with its own ids and spans. `drawn`: the answers to take where any must be accepted, so that many ways share
+    what takes long to draw.
     """
 
-    @given(parts=_accepted(fmt, trip))
-    def check(parts: Parts) -> None:
+    def require(parts: Parts) -> None:
         properties.require_exact(fmt, parts, trip)
 
+    return _over(drawn if _proves_any(trip) else (), _accepted(fmt, trip), require)
+
+
+def drawn_whole(fmt: Format) -> list[Parts]:
+    """Draw as many whole answers as the profile in use says."""
+    drawn: list[Parts] = []
+
+    @given(parts=completions(fmt))
+    def collect(parts: Parts) -> None:
+        drawn.append(parts)
+
+    collect()
+    return drawn
+
+
+def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: Callable[[Parts], None]) -> Property:
+    """Make the test of each answer drawn before, else of the strategy's.
+
+    Where an answer breaks it, hypothesis draws again and names the smallest.
+    """
+    anew = given(parts=strategy)(require)
+
+    def check() -> None:
+        try:
+            for parts in drawn:
+                require(parts)
+        except properties.PropertyError:
+            anew()
+            raise
+        if not drawn:
+            anew()
+
     return check
+
+
+def _proves_any(trip: RoundTrip) -> bool:
+    """Return whether ids or bytes are given, so that any answer must be accepted."""
+    return trip.ids or trip.logprobs
 
 
 def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
@@ -104,7 +141,7 @@ def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
 
     Any where ids or bytes are given, else those whose every token shows.
     """
-    if trip.ids or trip.logprobs:
+    if _proves_any(trip):
         return completions(fmt)
     drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(fmt, plain_texts()))
     return drawn.filter(lambda parts: _shows_all(fmt, parts, trip))
@@ -126,17 +163,16 @@ def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
 
 
-def refused(fmt: Format, trip: RoundTrip) -> Property:
+def refused(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
     """Make the test that a lossy view accepts nothing.
 
-    It loses white space.
+    It loses white space. `drawn` as in `exact`.
     """
 
-    @given(parts=completions(fmt))
-    def check(parts: Parts) -> None:
+    def require(parts: Parts) -> None:
         properties.require_refused(fmt, parts, trip)
 
-    return check
+    return _over(drawn, completions(fmt), require)
 
 
 def never_wrong_anywhere(fmt: Format) -> Property:

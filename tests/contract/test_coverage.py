@@ -82,9 +82,8 @@ def test_a_dataset_without_tools_may_run(tree: Tree, toolless: gate.Standing, tm
     assert decide(tree, toolless, needed(audit)).allowed
 
 
-def test_a_dataset_with_tools_is_refused_on_the_same_route_and_its_rows_are_named(
-    tree: Tree, toolless: gate.Standing, tmp_path: Path
-) -> None:
+def test_a_dataset_with_tools_is_refused_on_the_same_route(tree: Tree, toolless: gate.Standing, tmp_path: Path) -> None:
+    """The refusal names its rows."""
     asked = plan(tmp_path, "B1", B1)
     audit, ids = audited(asked), [line.id for line in asked.lines() if isinstance(line, Prompt)]
 
@@ -100,9 +99,7 @@ def test_a_dataset_with_tools_is_refused_on_the_same_route_and_its_rows_are_name
     assert "nox -s cassettes, then nox -s contract" == found[0].run
 
 
-def test_only_what_is_covered_is_sent_and_every_other_row_is_set_aside(
-    tree: Tree, toolless: gate.Standing, tmp_path: Path
-) -> None:
+def test_only_covered_rows_are_sent_and_others_set_aside(tree: Tree, toolless: gate.Standing, tmp_path: Path) -> None:
     """Rows in are rows sent, set aside and rejected."""
     asked = plan(tmp_path, "B1", B1)
     cover = cover_of(audited(asked), asked, toolless, only_covered=True)
@@ -137,7 +134,7 @@ def test_a_row_that_came_after_the_audit_is_not_sent(toolless: gate.Standing, tm
         ("structured_tools", ToolMode.RAW, ["tools_declared"]),
     ],
 )
-def test_tools_in_the_prompt_and_tools_in_the_request_never_cover_each_other(
+def test_tools_in_prompt_and_in_request_cover_not_each_other(
     covered: str, tools: ToolMode, lacking: list[str], tree: Tree, tmp_path: Path
 ) -> None:
     standing = attest(tree, "system", covered)
@@ -149,9 +146,7 @@ def test_tools_in_the_prompt_and_tools_in_the_request_never_cover_each_other(
     assert (not lacking) == decide(tree, standing, needed(audit)).allowed
 
 
-def test_tool_data_that_shows_no_tool_needs_the_tools_contract_by_its_datasets_default(
-    toolless: gate.Standing, tmp_path: Path
-) -> None:
+def test_tool_data_without_a_tool_needs_its_datasets_default(toolless: gate.Standing, tmp_path: Path) -> None:
     """A trajectory cut to its first turn: nothing in the row declares a tool."""
     row: dict[str, Json] = {"id": "B8-smith-tool-1", "messages": [{"role": "user", "content": "Mend it."}]}
 

@@ -21,7 +21,7 @@ def golden(name: str) -> GoldenSet:
     return read(FOLDER / f"{name}.jsonl")
 
 
-def test_the_committed_sets_are_there_and_every_other_has_a_name_that_is_known() -> None:
+def test_committed_sets_are_there_and_others_have_known_names() -> None:
     assert set(COMMITTED) <= set(NAMES) <= {*KNOWN}
 
 

@@ -135,9 +135,8 @@ def test_the_clean_tree_is_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_an_attack_on_the_tree_is_refused_and_mended_by_a_command(
-    tmp_path: Path, attack: Callable[[Tree], None]
-) -> None:
+def test_an_attack_on_the_tree_is_refused_with_a_command(tmp_path: Path, attack: Callable[[Tree], None]) -> None:
+    """The command mends it."""
     tree = small_tree(tmp_path)
     attack(tree)
 

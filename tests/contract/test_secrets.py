@@ -216,7 +216,7 @@ def test_nothing_that_a_run_writes_holds_a_secret(place: Place, capfd: pytest.Ca
     assert [] == secrets_in(said, (*ANYWHERE, *SPOKEN))
 
 
-def test_of_what_a_provider_says_the_ledger_keeps_the_bodies_alone(place: Place) -> None:
+def test_the_ledger_keeps_the_bodies_alone_of_an_answer(place: Place) -> None:
     finished(place)
     with Ledger(place.world.ledger).transaction() as ledger:
         entries = ledger.unsettled("openrouter")
@@ -229,7 +229,8 @@ def test_of_what_a_provider_says_the_ledger_keeps_the_bodies_alone(place: Place)
     assert [] == secrets_in(json.dumps(document(place.world.ledger, listing(place.world.ledger))).encode(), SPOKEN)
 
 
-def test_the_key_goes_to_the_provider_alone_and_nothing_else_of_the_environment_does(place: Place) -> None:
+def test_only_the_key_goes_out_and_to_the_provider_alone(place: Place) -> None:
+    """Nothing else of the environment does."""
     finished(place)
     heads = b"\n".join(place.peer.heads)
 

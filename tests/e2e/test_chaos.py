@@ -22,7 +22,8 @@ from pipeline.generation.backends.hosted import sample_id
 ROWS = 6
 
 
-def test_runs_behind_a_bad_wire_that_are_killed_lose_nothing_and_pay_nothing_twice() -> None:
+def test_killed_runs_lose_nothing_and_pay_nothing_twice() -> None:
+    """They run behind a bad wire."""
     command = [sys.executable, "-m", "harness", "chaos", "--runs", "3", "--prompts", "60", "--seed", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures.runs import World, emulating, pool
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy, attested, make_copy
 from pipeline.base.json_lines import canonical
 from pipeline.formats.registry import open_format
 
@@ -44,9 +44,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     made = make_copy(tmp_path_factory.mktemp("copy"))
     (made.root / "tests" / "contract" / "test_route.py").write_text(CONTRACT)
     made.run("-m", "harness", "required", "--write")
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
+    return attested(made)
 
 
 @pytest.fixture
@@ -65,11 +63,11 @@ def written(folder: Path, rows: Sequence[Mapping[str, object]]) -> str:
 def command(live: World, dataset: str, source: str, *options: str) -> tuple[str, ...]:
     where = ("--prompts", source, "--dataset", dataset, "--out", str(live.out), "--base-url", live.url)
     flags = ("--route", "emulator/chutes", "--budget-usd", "1", "--return-token-ids")
-    return ("-m", "pipeline", "generate", *where, *flags, *options)
+    return ("generate", *where, *flags, *options)
 
 
 def test_b4_runs_and_its_audit_lies_in_the_manifest(copy: Copy, live: World) -> None:
-    done = copy.run(*command(live, "B4", written(live.folder, B4), "--json"))
+    done = copy.pipeline(*command(live, "B4", written(live.folder, B4), "--json"))
 
     assert 0 == done.returncode, done.stderr
     manifest = json.loads((live.out / "manifest.json").read_bytes())
@@ -81,8 +79,9 @@ def test_b4_runs_and_its_audit_lies_in_the_manifest(copy: Copy, live: World) -> 
     assert 3 == json.loads(kept)["prompts"]
 
 
-def test_b1_is_refused_before_anything_is_sent_and_its_rows_are_named(copy: Copy, live: World) -> None:
-    done = copy.run(*command(live, "B1", written(live.folder, B1), "--json"))
+def test_b1_is_refused_before_anything_is_sent(copy: Copy, live: World) -> None:
+    """Its rows are named."""
+    done = copy.pipeline(*command(live, "B1", written(live.folder, B1), "--json"))
 
     told = json.loads(done.stdout)
     assert (3, "refused", 3) == (done.returncode, told["outcome"], told["exit"])
@@ -94,12 +93,12 @@ def test_b1_is_refused_before_anything_is_sent_and_its_rows_are_named(copy: Copy
     assert (False, []) == (live.out.exists(), live.entries())
 
 
-def test_only_covered_sends_the_rest_of_b1_and_counts_what_it_set_aside(copy: Copy, live: World) -> None:
+def test_only_covered_sends_the_rest_of_b1(copy: Copy, live: World) -> None:
     """Rows in are rows accepted and rows refused, each with its reason."""
     source = written(live.folder, B1)
 
-    done = copy.run(*command(live, "B1", source, "--only-covered", "--json"))
-    again = copy.run(*command(live, "B1", source, "--only-covered", "--json"))
+    done = copy.pipeline(*command(live, "B1", source, "--only-covered", "--json"))
+    again = copy.pipeline(*command(live, "B1", source, "--only-covered", "--json"))
 
     told = json.loads(done.stdout)
     assert (0, 3, 1, 2, 0) == (
@@ -115,16 +114,16 @@ def test_only_covered_sends_the_rest_of_b1_and_counts_what_it_set_aside(copy: Co
 
 def test_without_only_covered_the_folder_is_another_run(copy: Copy, live: World) -> None:
     source = written(live.folder, B1[1:2])
-    first = copy.run(*command(live, "B1", source, "--only-covered"))
+    first = copy.pipeline(*command(live, "B1", source, "--only-covered"))
 
-    second = copy.run(*command(live, "B1", source))
+    second = copy.pipeline(*command(live, "B1", source))
 
     assert (0, 1) == (first.returncode, second.returncode)
     assert "was begun with left_out" in second.stderr
 
 
 def test_tools_as_tools_are_another_feature(copy: Copy, live: World) -> None:
-    done = copy.run(*command(live, "B1", written(live.folder, B1[:1]), "--tools", "structured"))
+    done = copy.pipeline(*command(live, "B1", written(live.folder, B1[:1]), "--tools", "structured"))
 
     assert 3 == done.returncode
     assert "passed covers: structured_tools" in done.stderr
@@ -134,10 +133,12 @@ def test_tools_as_tools_are_another_feature(copy: Copy, live: World) -> None:
 def test_two_runs_become_one_set(copy: Copy, live: World) -> None:
     one, two, out = (live.folder / name for name in ("one", "two", "set"))
     for dataset, rows, folder in (("B4", B4, one), ("B1", B1, two)):
-        done = copy.run(*command(live, dataset, written(live.folder, rows), "--only-covered", "--out", str(folder)))
+        done = copy.pipeline(
+            *command(live, dataset, written(live.folder, rows), "--only-covered", "--out", str(folder))
+        )
         assert 0 == done.returncode, done.stderr
 
-    done = copy.run("-m", "pipeline", "merge", str(out), str(one), str(two), "--cap", "B4=2", "--json")
+    done = copy.pipeline("merge", str(out), str(one), str(two), "--cap", "B4=2", "--json")
 
     told = json.loads(done.stdout)
     assert (4, 3, 1, 2) == tuple(told[name] for name in ("rows_in", "rows", "set_aside", "refused"))

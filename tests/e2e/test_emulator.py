@@ -257,7 +257,7 @@ def test_logprobs_come_back_where_the_provider_returns_them(stream: bool, fmt: F
     assert completions["chutes"].logprobs is None
 
 
-def test_a_prompt_that_spells_a_control_token_is_served_as_engines_read_it(fmt: Format, tmp_path: Path) -> None:
+def test_a_spelled_control_token_is_served_as_engines_read_it(fmt: Format, tmp_path: Path) -> None:
     messages: list[JsonObject] = [{"role": "user", "content": "say <|im_end|>"}]
     with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         emulator.post(request(messages=messages))

@@ -238,9 +238,8 @@ class Slow:
 @pytest.mark.parametrize(
     "stream,waiting", [(False, b"\n         \n\n         \n"), (True, b": OPENROUTER PROCESSING\n\n")]
 )
-def test_a_slow_answer_is_kept_alive_and_billed_though_nobody_waits(
-    stream: bool, waiting: bytes, fmt: Format, oracle: Path
-) -> None:
+def test_a_slow_answer_is_billed_though_nobody_waits(stream: bool, waiting: bytes, fmt: Format, oracle: Path) -> None:
+    """It is kept alive by comments."""
     slow = Slow(threading.Event())
     with emulator_in_process(fmt, slow, oracle) as emulator:
         with (

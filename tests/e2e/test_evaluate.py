@@ -6,25 +6,23 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from harness.fixtures.drafters import TOKENIZER, row, run_folder
+from harness.fixtures.forked import Forked
 from harness.tiny_target.provenance import WEIGHTS
+from pipeline.base.paths import ROOT
 from pipeline.cli.main import main
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.records import Evidence
 
-ROOT = Path(__file__).parents[2]
 PROMPTS = WEIGHTS.parent / "prompts.jsonl"
 
 
 def pipeline(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
-    settings = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1", **environment}
-    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=settings)
+    return Forked.start(ROOT, [*map(str, arguments)], {**os.environ, **environment}).completed()
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_the_table_says_what_a_person_asks(drafter: Path) -> None:
     assert lines[3].startswith("lossless: 4 speculative answers to 2 prompts")
 
 
-def test_there_and_back_through_speculators_format_is_the_same_drafter(drafter: Path, tmp_path: Path) -> None:
+def test_through_speculators_format_and_back_is_the_same(drafter: Path, tmp_path: Path) -> None:
     there = pipeline("export", "to-speculators", drafter, tmp_path / "theirs", "--target", WEIGHTS)
     back = pipeline("export", "from-speculators", tmp_path / "theirs", tmp_path / "ours", "--target", WEIGHTS)
 
@@ -104,9 +102,10 @@ def evaluated(drafter: Path, *options: object) -> int:
     return main(["evaluate", str(drafter), *few, *map(str, options)])
 
 
-def test_an_id_that_the_target_does_not_know_is_refused_before_anything_is_decoded(
+def test_an_id_that_the_target_does_not_know_is_refused(
     drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nothing is decoded before."""
     path = tmp_path / "ids.jsonl"
     path.write_text('{"id": "a", "prompt_ids": [768, 5]}\n{"id": "b", "prompt_ids": [1024]}\n')
 
@@ -132,7 +131,7 @@ def test_a_table_of_rows_in_another_vocabulary_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_rows_longer_than_the_context_are_left_out_of_the_table_and_said(
+def test_rows_longer_than_the_context_are_left_out_and_named(
     drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [row("a", (5,) * 4000, (7, 770)), row("b", (5,), (7, 770))]
@@ -142,7 +141,7 @@ def test_rows_longer_than_the_context_are_left_out_of_the_table_and_said(
     assert "1 rows left out of --bigram: they exceed the target's context of " in capsys.readouterr().err
 
 
-def test_a_drafter_whose_folder_is_named_like_a_baseline_is_refused_beside_it(
+def test_a_drafter_named_like_a_baseline_is_refused_beside_it(
     drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = shutil.copytree(drafter, tmp_path / "untrained, seed 3")
@@ -152,9 +151,10 @@ def test_a_drafter_whose_folder_is_named_like_a_baseline_is_refused_beside_it(
     assert 0 == evaluated(named, "--prompts", PROMPTS, "--untrained", "4")
 
 
-def test_a_set_that_is_named_like_the_line_over_all_is_refused_beside_another(
+def test_a_set_named_like_the_line_over_all_is_refused(
     drafter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Beside another set, that is."""
     path = tmp_path / "all.jsonl"
     path.write_text('{"id": "a", "prompt_ids": [768, 5]}\n')
 

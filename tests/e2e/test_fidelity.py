@@ -42,7 +42,7 @@ def test_the_report_reads_as_a_table(verdicts: list[fidelity.FidelityVerdict]) -
     assert table.endswith("wrong beyond the stated risk: []\n")
 
 
-def test_the_committed_fingerprints_are_what_the_emulated_routes_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_fingerprints_are_what_emulated_routes_do(capsys: pytest.CaptureFixture[str]) -> None:
     found = fingerprints.measure(each=30)
 
     assert 0 == fingerprints.check(found), capsys.readouterr().out

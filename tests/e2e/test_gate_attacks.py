@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.fixtures.trees import Copy, interpreter, make_copy
+from harness.fixtures.trees import Copy, interpreter
 
 SHUT = 3
 HOUR = timedelta(hours=1)
@@ -47,19 +47,10 @@ def attest(copy: Copy, issued: datetime, key: CryptoSigner | None = None) -> Non
     copy.tree.attest(key=key, issuedAt=issued.isoformat(), expiresAt=(issued + HOUR).isoformat())
 
 
-@pytest.fixture(scope="session")
-def green(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    """A copy with a small contract suite, its lock taken from what is installed here, attested by its own run."""
-    copy = make_copy(tmp_path_factory.mktemp("green"))
-    done = copy.contract("-n", "2")
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return copy
-
-
 @pytest.fixture
-def copy(green: Copy, tmp_path: Path) -> Copy:
-    """A clone of the green copy, free to be attacked."""
-    return green.clone(tmp_path)
+def copy(copy: Copy, tmp_path: Path) -> Copy:
+    """A clone of the attested copy, free to be attacked."""
+    return copy.clone(tmp_path)
 
 
 def append(path: Path, data: bytes = b"\n") -> None:

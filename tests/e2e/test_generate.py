@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,7 @@ from harness.fixtures.runs import (
     ROWS,
     SlowAnswerer,
     World,
-    byte_format,
     emulating,
-    make_world,
     pool,
     prompt_line,
 )
@@ -24,23 +21,11 @@ from harness.views.view import PROFILES
 from pipeline.base.money import pico
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import prompt_of
-from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger, State
 from pipeline.generation.plan import BreakerPolicy
 from pipeline.records import Route, Sampling
-
-
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
-
 
 # Rows
 
@@ -139,7 +124,7 @@ def test_the_limit_takes_the_first_rows_and_can_be_raised(world: World) -> None:
     ]
 
 
-def test_a_limit_below_what_is_there_never_says_fewer_rows_than_there_are(world: World) -> None:
+def test_a_limit_below_what_is_there_hides_no_row(world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         live.run(live.plan(limit=25))
         lower = live.run(live.plan(limit=10))

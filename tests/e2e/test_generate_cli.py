@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -13,16 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, prompt_line
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy
 from pipeline.formats.registry import open_format
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    made = make_copy(tmp_path_factory.mktemp("copy"))
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
 
 
 @pytest.fixture
@@ -41,11 +32,11 @@ def live(tmp_path: Path, slow: SlowAnswerer) -> Iterator[World]:
 def command(live: World, *options: str) -> tuple[str, ...]:
     where = ("--prompts", str(live.folder / "prompts.jsonl"), "--out", str(live.out), "--base-url", live.url)
     flags = ("--route", "emulator/chutes", "--budget-usd", "1", "--return-token-ids", "--concurrency", "4")
-    return ("-m", "pipeline", "generate", *where, *flags, *options)
+    return ("generate", *where, *flags, *options)
 
 
-def test_the_table_says_what_came_of_the_rows_and_what_to_run_next(copy: Copy, live: World) -> None:
-    done = copy.run(*command(live))
+def test_the_table_gives_the_outcome_and_the_next_command(copy: Copy, live: World) -> None:
+    done = copy.run("-m", "pipeline", *command(live))
 
     assert 0 == done.returncode, done.stderr
     for words in ("complete", "by engine_ids", str(ROWS - 1), "malformed_input", "emulated: no money", "Next: read"):
@@ -54,7 +45,7 @@ def test_the_table_says_what_came_of_the_rows_and_what_to_run_next(copy: Copy, l
 
 
 def test_json_is_one_object_with_the_same(copy: Copy, live: World) -> None:
-    done = copy.run(*command(live, "--json"))
+    done = copy.pipeline(*command(live, "--json"))
 
     found = json.loads(done.stdout)
     assert (0, "complete", 0) == (done.returncode, found["outcome"], found["exit"])
@@ -65,20 +56,17 @@ def test_json_is_one_object_with_the_same(copy: Copy, live: World) -> None:
     assert [] == found["tree_changed"]
 
 
-def test_ctrl_c_in_the_middle_is_exit_130_and_the_same_command_goes_on(
-    copy: Copy, live: World, slow: SlowAnswerer
-) -> None:
+def test_ctrl_c_is_exit_130_and_the_same_command_goes_on(copy: Copy, live: World, slow: SlowAnswerer) -> None:
     slow.seconds = 0.1
-    environment = {**os.environ, "DRAFTER_GATE_KEYS": str(copy.keys)}
-    arguments = [copy.python, *command(live)]
+    arguments = [copy.python, "-m", "pipeline", *command(live)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(arguments, cwd=copy.root, env=environment, text=True, **pipes)  # type: ignore[call-overload]  # the two pipes
+    process = subprocess.Popen(arguments, cwd=copy.root, env=copy.environment, text=True, **pipes)  # type: ignore[call-overload]  # the two pipes
     while slow.asked < 10 and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     slow.seconds = 0.0
-    again = copy.run(*command(live, "--json"))
+    again = copy.pipeline(*command(live, "--json"))
 
     assert (130, False) == (process.returncode, "Traceback" in err)
     assert "interrupted" in out
@@ -90,7 +78,7 @@ def test_ctrl_c_in_the_middle_is_exit_130_and_the_same_command_goes_on(
 
 
 def test_a_shut_gate_sends_nothing_and_is_exit_3(copy: Copy, live: World, tmp_path: Path) -> None:
-    done = copy.run(*command(live), DRAFTER_GATE_STATE=str(tmp_path / "elsewhere"))
+    done = copy.pipeline(*command(live), DRAFTER_GATE_STATE=str(tmp_path / "elsewhere"))
 
     assert (3, "") == (done.returncode, done.stdout)
     assert "Run: nox -s contract" in done.stderr
@@ -101,7 +89,7 @@ def test_a_feature_that_no_contract_covers_is_refused_by_name(copy: Copy, live: 
     system = {"id": "s", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}
     live.write_prompts(json.dumps(system))
 
-    done = copy.run(*command(live))
+    done = copy.pipeline(*command(live))
 
     assert 3 == done.returncode
     assert "no contract on emulator/chutes that passed covers: system" in done.stderr

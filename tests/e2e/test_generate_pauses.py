@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.service import Faults
-from harness.fixtures.runs import SlowAnswerer, World, byte_format, emulating, make_world, pool, prompt_line
+from harness.fixtures.runs import SlowAnswerer, World, emulating, make_world, pool, prompt_line
 from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
 from pipeline.base.money import pico
 from pipeline.formats.format import Format
@@ -25,16 +25,10 @@ from pipeline.generation.summary import Summary
 ROWS = 300
 
 
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
 @pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    made = make_world(tmp_path, fmt)
-    made.write_prompts(*(prompt_line(number) for number in range(ROWS)))
-    return made
+def world(world: World) -> World:
+    world.write_prompts(*(prompt_line(number) for number in range(ROWS)))
+    return world
 
 
 def turning(world: World, sign: Sign, after: int, watch: BreakerPolicy | None = None) -> Summary:
@@ -52,16 +46,15 @@ def test_canaries_that_are_bad_are_all_that_is_asked(sign: Sign, tmp_path: Path,
 
 
 @pytest.mark.parametrize("sign", SIGNS)
-def test_a_provider_that_turns_bad_is_asked_no_more_than_the_canaries_and_those_in_flight(
-    sign: Sign, tmp_path: Path, fmt: Format
-) -> None:
+def test_a_provider_that_turns_bad_is_asked_little_more(sign: Sign, tmp_path: Path, fmt: Format) -> None:
+    """No more than the canaries and what is in flight."""
     found = measure(sign, tmp_path, fmt, good=100, rows=ROWS)
 
     assert (TRIPPED, "paused") == (found.summary.code, found.summary.outcome)
     assert 0 < found.after_first <= CANARIES + IN_FLIGHT
 
 
-def test_a_paused_run_says_what_tripped_which_rows_show_it_and_what_it_cost(world: World) -> None:
+def test_a_paused_run_names_the_sign_the_rows_and_the_cost(world: World) -> None:
     summary = turning(world, Sign.REFUSED, 0)
 
     paused = json.loads((world.out / "manifest.json").read_text())["paused"]
@@ -129,7 +122,7 @@ def test_a_file_no_longer_than_the_canaries_is_asked_whole(world: World) -> None
     assert 10 == turning(replace(world), Sign.LENGTH_CUT, 0).rows["asked"]
 
 
-def test_a_run_that_will_not_fit_its_budget_pauses_at_the_first_estimate(world: World) -> None:
+def test_a_run_beyond_its_budget_pauses_at_the_first_estimate(world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         whole = replace(live, folder=world.folder).run(live.plan())
     each = pico(str(whole.cost["usd"])) // ROWS
@@ -146,9 +139,7 @@ def test_a_run_that_will_not_fit_its_budget_pauses_at_the_first_estimate(world: 
     assert BUDGET_SPENT == second.code
 
 
-def test_an_estimate_is_given_from_what_the_route_has_cost_before(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_estimate_comes_from_what_the_route_has_cost(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with emulating(world, pool(world.fmt)) as live:
         first = live.run(live.plan(limit=100))
         second = live.run()
@@ -161,7 +152,7 @@ def test_an_estimate_is_given_from_what_the_route_has_cost_before(
     assert low < pico(str(second.cost["usd"])) - pico(str(first.cost["usd"])) < high
 
 
-def test_a_killed_run_goes_on_and_does_not_pause_on_what_the_kill_left(world: World) -> None:
+def test_a_killed_run_does_not_pause_on_what_the_kill_left(world: World) -> None:
     """Requests that were in flight when it was killed are unknown in the ledger: no sign of how the provider does."""
     slow = SlowAnswerer(pool(world.fmt), seconds=0.3, at={60: signal.SIGINT}, again_after=0.05)
     with emulating(world, slow) as live:
@@ -175,7 +166,7 @@ def test_a_killed_run_goes_on_and_does_not_pause_on_what_the_kill_left(world: Wo
     assert (1, "incomplete", ROWS) == (second.code, second.outcome, second.rows["accepted"] + second.rows["unknown"])
 
 
-def test_an_answer_that_costs_more_than_it_can_pauses_the_run_at_once(world: World) -> None:
+def test_an_answer_beyond_its_highest_cost_pauses_the_run(world: World) -> None:
     async def dear(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for part in body:
             yield re.sub(rb'"cost":[0-9.e-]+', b'"cost":0.5', part)
@@ -195,9 +186,7 @@ def test_an_answer_that_costs_more_than_it_can_pauses_the_run_at_once(world: Wor
     ],
     ids=["a key that is sent and not rendered", "an answer that a provider would go on with"],
 )
-def test_a_prompt_that_is_read_otherwise_than_rendered_is_refused_before_it_is_asked(
-    world: World, messages: list[dict[str, object]]
-) -> None:
+def test_a_prompt_read_otherwise_than_rendered_is_not_sent(world: World, messages: list[dict[str, object]]) -> None:
     odd = {"id": "odd", "messages": messages}
     world.write_prompts(prompt_line(1), json.dumps(odd))
     with emulating(world, pool(world.fmt)) as live:
@@ -207,7 +196,7 @@ def test_a_prompt_that_is_read_otherwise_than_rendered_is_refused_before_it_is_a
     assert ("odd", "prompt_unsupported", 1) == (line["id"], line["reason"], summary.rows["asked"])
 
 
-def test_a_secret_in_a_providers_own_words_stands_in_no_quarantine(world: World) -> None:
+def test_a_secret_in_a_providers_words_is_in_no_quarantine(world: World) -> None:
     planted = "sk-or-" + "v1-" + "0123456789abcdef" * 4
 
     async def leaking(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
-from harness.fixtures.runs import MODEL, ROWS, World, make_world, prompt_line
+from harness.fixtures.runs import MODEL, ROWS, World, prompt_line
 from pipeline.base.files import weights_sha256
 from pipeline.base.paths import ROOT
 from pipeline.base.prompts import prompt_of
@@ -29,11 +28,6 @@ def fmt() -> Format:
     return open_format("tiny-kimi")
 
 
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
-
-
 def engine(name: Name, fmt: Format, **settings: Any) -> StandIn:  # noqa: ANN401 - StandIn's own fields
     """One that thinks a little and says a number, another one for each prompt."""
     encode = fmt.tokenizer.encode
@@ -50,7 +44,8 @@ def plan_for(world: World, server: StandIn, **changes: object) -> Plan:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_come_by_engine_ids_bounded_in_flight_and_a_run_goes_on(name: Name, world: World) -> None:
+def test_rows_come_by_engine_ids_and_a_run_goes_on(name: Name, world: World) -> None:
+    """Requests in flight are bounded."""
     with standing_in(engine(name, world.fmt, delay=0.05)) as server:
         first = world.run(plan_for(world, server, limit=10))
         second = world.run(plan_for(world, server, limit=16))
@@ -70,7 +65,7 @@ def test_rows_come_by_engine_ids_bounded_in_flight_and_a_run_goes_on(name: Name,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_row_has_a_seed_of_its_own_and_the_formats_end_token(name: Name, world: World) -> None:
+def test_every_row_has_its_own_seed_and_the_formats_end_token(name: Name, world: World) -> None:
     with standing_in(engine(name, world.fmt)) as server:
         world.run(plan_for(world, server, limit=8))
 
@@ -80,7 +75,8 @@ def test_every_row_has_a_seed_of_its_own_and_the_formats_end_token(name: Name, w
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_manifest_says_what_computed_the_rows_and_nothing_secret(name: Name, world: World) -> None:
+def test_the_manifest_says_what_computed_the_rows(name: Name, world: World) -> None:
+    """It holds nothing secret."""
     with standing_in(engine(name, world.fmt, weights=str(WEIGHTS))) as server:
         if name == "sglang":
             server.pages["/server_info"]["model_path"] = str(WEIGHTS)
@@ -104,7 +100,7 @@ def test_another_version_does_not_go_on_with_a_folder(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_server_that_is_not_there_stops_before_anything_is_written(name: Name, world: World) -> None:
+def test_a_missing_server_stops_before_anything_is_written(name: Name, world: World) -> None:
     server = engine(name, world.fmt)
     with standing_in(server):
         pass
@@ -161,7 +157,8 @@ def test_a_row_that_is_turned_away_for_now_is_asked_again(name: Name, status: in
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_is_turned_away_for_good_is_set_aside_with_the_engines_words(name: Name, world: World) -> None:
+def test_a_row_turned_away_for_good_keeps_the_engines_words(name: Name, world: World) -> None:
+    """It is set aside."""
     with standing_in(engine(name, world.fmt)) as server:
         server.turns_away, server.turned_away_with = 1, 400
         world.run(plan_for(world, server, limit=8))
@@ -237,7 +234,7 @@ def test_a_prompt_too_long_is_refused_and_not_sent(name: Name, world: World) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_server_that_was_swapped_while_nothing_was_in_flight_gets_no_row(name: Name, world: World) -> None:
+def test_a_server_swapped_between_requests_gets_no_row(name: Name, world: World) -> None:
     """It answers, on a new connection, and nothing failed before."""
     page, key = ("/server_info", "version") if name == "sglang" else ("/version", "version")
     with standing_in(engine(name, world.fmt)) as first:
@@ -255,7 +252,7 @@ def test_a_server_that_was_swapped_while_nothing_was_in_flight_gets_no_row(name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_model_behind_a_tunnel_does_not_go_on_with_a_folder(name: Name, world: World) -> None:
+def test_another_model_behind_a_tunnel_goes_on_with_no_folder(name: Name, world: World) -> None:
     with standing_in(engine(name, world.fmt, weights="/far/a")) as server:
         world.run(plan_for(world, server, limit=2))
         server.weights = "/far/b"
@@ -265,7 +262,7 @@ def test_another_model_behind_a_tunnel_does_not_go_on_with_a_folder(name: Name, 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_whose_answer_contradicts_itself_each_time_blocks_no_other(name: Name, world: World) -> None:
+def test_a_row_that_always_contradicts_itself_blocks_no_other(name: Name, world: World) -> None:
     def aborts(body: dict[str, Any]) -> None:
         if len(server.asked[-1][prompt]) % 3 == 0:
             body["meta_info" if name == "sglang" else "usage"]["completion_tokens"] = 10**400
@@ -295,7 +292,7 @@ def test_only_what_is_said_of_one_request_sets_its_row_aside(status: int, sets_a
         assert f"sglang refuses this run, with status {status}" in str(summary.message)
 
 
-def test_a_folder_does_not_go_on_without_the_ledger_that_counts_its_caps(world: World) -> None:
+def test_a_folder_needs_the_ledger_that_counts_its_caps(world: World) -> None:
     with standing_in(engine("sglang", world.fmt)) as server:
         world.run(plan_for(world, server, limit=4, caps=Caps(requests=5)))
         for path in world.ledger.parent.glob("ledger.sqlite*"):
@@ -306,7 +303,7 @@ def test_a_folder_does_not_go_on_without_the_ledger_that_counts_its_caps(world: 
     assert 4 == len(server.asked)
 
 
-def test_a_restarted_server_may_serve_the_same_weights_under_another_name(world: World) -> None:
+def test_a_restarted_server_may_name_the_same_weights_anew(world: World) -> None:
     with standing_in(engine("vllm", world.fmt, weights=str(WEIGHTS))) as server:
         world.run(plan_for(world, server, limit=6))
         (world.out / "shard-00000.parquet").rename(world.folder / "gone")

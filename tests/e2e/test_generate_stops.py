@@ -10,16 +10,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
 from harness.emulator.service import Faults
-from harness.fixtures.runs import ROWS, SlowAnswerer, World, byte_format, emulating, make_world, pool, sample_ids
+from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, sample_ids
 from pipeline.base.money import pico
-from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.generation.ledger import Ledger
@@ -28,17 +26,8 @@ from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Sampling
 
 
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
-
-
-def test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_rest(world: World) -> None:
+def test_ctrl_c_lets_answers_in_flight_come_in(world: World) -> None:
+    """A second run asks only the rest."""
     slow = SlowAnswerer(pool(world.fmt), seconds=0.1, at={12: signal.SIGINT})
     with emulating(world, slow) as live:
         first = live.run(live.plan(concurrency=6))
@@ -70,7 +59,8 @@ def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World, capsy
     assert (0, "complete", 4) == (third.code, third.outcome, third.rows["asked"])
 
 
-def test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk(world: World) -> None:
+def test_a_killed_run_pays_nothing_twice_and_loses_no_answer(world: World) -> None:
+    """No answer on disk, that is."""
     slow = SlowAnswerer(pool(world.fmt), seconds=0.1)
     with emulating(world, slow) as live:
         process = live.start()
@@ -93,7 +83,7 @@ def test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk(world: Worl
     assert [] == world.false_rows()
 
 
-def test_a_run_that_was_killed_over_its_first_manifest_begins_anew(world: World) -> None:
+def test_a_run_killed_over_its_first_manifest_begins_anew(world: World) -> None:
     world.out.mkdir()
     for name in (".manifest.json.tmp", ".lock"):
         (world.out / name).write_text('{"manif')
@@ -105,7 +95,7 @@ def test_a_run_that_was_killed_over_its_first_manifest_begins_anew(world: World)
 
 
 @pytest.mark.parametrize("status", [429, 401])
-def test_an_answer_that_a_killed_run_did_not_live_to_judge_is_judged_by_the_next(status: int, world: World) -> None:
+def test_an_answer_left_unjudged_is_judged_by_the_next_run(status: int, world: World) -> None:
     """Turned away, free of charge: it is asked again, and counts for nothing."""
     told = Faults(before=lambda _: ApiError(status, "later"))
     with emulating(world, pool(world.fmt), told) as live:
@@ -120,7 +110,7 @@ def test_an_answer_that_a_killed_run_did_not_live_to_judge_is_judged_by_the_next
     assert [] == world.quarantine()
 
 
-def test_a_full_disk_stops_the_run_in_a_sentence_and_no_paid_answer_is_lost(world: World) -> None:
+def test_a_full_disk_stops_the_run_and_no_paid_answer_is_lost(world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         process = live.start(file_limit=150_000)
         out, err = process.communicate(timeout=120)
@@ -153,7 +143,8 @@ def test_a_full_disk_under_the_shards_alone_asks_nothing_again(world: World) -> 
     )
 
 
-def test_a_budget_holds_whatever_is_in_flight_and_its_end_is_exit_4(world: World) -> None:
+def test_a_budget_holds_whatever_is_in_flight(world: World) -> None:
+    """Its end is exit 4."""
     slow = SlowAnswerer(pool(world.fmt), seconds=0.01)
     with emulating(world, slow) as live:
         plan = live.plan(sampling=Sampling(seed=1))
@@ -172,7 +163,7 @@ def test_a_budget_holds_whatever_is_in_flight_and_its_end_is_exit_4(world: World
     assert pico(world.billed()) == pico(cost * 2)  # each of the two folders was paid for once
 
 
-def test_money_in_flight_that_comes_back_is_used_before_the_run_stops(world: World) -> None:
+def test_money_that_comes_back_is_used_before_the_run_stops(world: World) -> None:
     """Forty rows fit the budget by what they cost, though not four by their worst cases at once."""
     with emulating(world, pool(world.fmt)) as live:
         live.run(replace(live.plan(), out=world.folder / "all"))
@@ -190,7 +181,7 @@ def test_a_permit_that_expires_stops_the_run(world: World) -> None:
     assert "expired" in str(summary.message)
 
 
-def test_what_was_billed_for_a_lost_request_is_asked_of_the_provider_and_settled(world: World) -> None:
+def test_the_bill_of_a_lost_request_is_fetched_and_settled(world: World) -> None:
     """Streams cut before their usage count at their worst until `/generation` says what they cost."""
 
     async def cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

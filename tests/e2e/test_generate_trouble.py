@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +16,17 @@ from harness.emulator.errors import ApiError
 from harness.emulator.request import ChatRequest
 from harness.emulator.service import Faults
 from harness.fixtures.runs import (
+    HASTY,
     MODEL,
     ROWS,
     SlowAnswerer,
     World,
-    byte_format,
     emulating,
-    make_world,
     pool,
     prompt_line,
     sample_ids,
 )
 from pipeline.base.money import pico
-from pipeline.formats.format import Format
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.outcome import StopError
@@ -39,20 +36,9 @@ from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Prompt, Refusal, Route, Sampling, TokenRow, ToolMode
 from pipeline.shards.manifest import hold
 
-HASTY = RetryPolicy(first=0.01, longest=0.05)
 
-
-@pytest.fixture(scope="module")
-def fmt(tmp_path_factory: pytest.TempPathFactory) -> Format:
-    return byte_format(tmp_path_factory.mktemp("tokenizer"))
-
-
-@pytest.fixture
-def world(tmp_path: Path, fmt: Format) -> World:
-    return make_world(tmp_path, fmt)
-
-
-def test_a_port_where_nobody_listens_is_one_sentence_and_nothing_is_written(world: World) -> None:
+def test_a_port_where_nobody_listens_is_one_sentence(world: World) -> None:
+    """Nothing is written."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -62,7 +48,8 @@ def test_a_port_where_nobody_listens_is_one_sentence_and_nothing_is_written(worl
     assert not world.out.exists()
 
 
-def test_an_emulator_that_dies_in_the_middle_stops_the_run_and_a_new_one_goes_on(world: World) -> None:
+def test_an_emulator_that_dies_stops_the_run(world: World) -> None:
+    """A new one goes on with it."""
     slow = SlowAnswerer(pool(world.fmt), seconds=0.02)
     with emulating(world, slow) as live:
         process = live.start()
@@ -89,7 +76,8 @@ def now_and_then(status: int) -> Faults:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_is_turned_away_for_now_is_free_and_asked_again_in_the_same_run(status: int, world: World) -> None:
+def test_what_is_turned_away_for_now_is_free_and_asked_again(status: int, world: World) -> None:
+    """The same run asks again."""
     with emulating(world, pool(world.fmt), now_and_then(status)) as live:
         summary = live.run(live.plan(patience=HASTY))
 
@@ -101,7 +89,8 @@ def test_what_is_turned_away_for_now_is_free_and_asked_again_in_the_same_run(sta
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_what_is_turned_away_at_every_attempt_is_free_and_asked_by_the_next_run(status: int, world: World) -> None:
+def test_what_is_always_turned_away_is_free(status: int, world: World) -> None:
+    """The next run asks it."""
     with emulating(world, pool(world.fmt), now_and_then(status)) as live:
         first = live.run(live.plan(patience=RetryPolicy(attempts=1)))
         second = live.run()
@@ -112,9 +101,8 @@ def test_what_is_turned_away_at_every_attempt_is_free_and_asked_by_the_next_run(
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 504, 524])
-def test_what_may_have_been_billed_counts_at_its_worst_and_is_asked_again_only_if_told_to(
-    status: int, world: World
-) -> None:
+def test_what_may_have_been_billed_counts_at_its_worst(status: int, world: World) -> None:
+    """It is asked again only where the user says so."""
     refused: list[int] = []
 
     def sometimes(_: ChatRequest) -> ApiError | None:
@@ -136,7 +124,8 @@ def test_what_may_have_been_billed_counts_at_its_worst_and_is_asked_again_only_i
     "status, word",
     [(401, "refuses this run"), (402, "refuses"), (503, "3 rows in a row were turned away at every attempt")],
 )
-def test_a_provider_that_answers_nobody_stops_the_run_free_of_charge(status: int, word: str, world: World) -> None:
+def test_a_provider_that_answers_nobody_stops_the_run(status: int, word: str, world: World) -> None:
+    """It is free of charge."""
     faults = Faults(before=lambda _: ApiError(status, "No cookie auth credentials found"))
     with emulating(world, pool(world.fmt), faults) as live:
         summary = live.run(live.plan(patience=HASTY))
@@ -159,7 +148,7 @@ def test_a_prompt_that_the_provider_rejects_is_one_refused_row(world: World) -> 
     assert (0, ROWS - 1) == (summary.code, summary.rows["accepted"])
 
 
-def test_a_stream_that_is_cut_is_kept_counted_at_its_worst_and_refused(world: World) -> None:
+def test_a_cut_stream_is_kept_refused_and_counted_at_its_worst(world: World) -> None:
     async def cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for part in body:
             yield part[: len(part) // 2] if b"data:" in part else part
@@ -172,7 +161,8 @@ def test_a_stream_that_is_cut_is_kept_counted_at_its_worst_and_refused(world: Wo
     assert pico(str(summary.cost["unsettled_worst_usd"])) >= pico(world.billed())
 
 
-def test_a_folder_begun_otherwise_is_refused_before_anything_is_asked(world: World) -> None:
+def test_a_folder_begun_otherwise_is_refused(world: World) -> None:
+    """Nothing is asked before."""
     with emulating(world, pool(world.fmt)) as live:
         live.run()
         count = sum(world.asked().values())
@@ -192,7 +182,8 @@ def test_two_runs_at_once_are_one_too_many(world: World) -> None:
     held.close()
 
 
-def test_a_provider_that_the_model_lacks_is_refused_with_those_there_are(world: World) -> None:
+def test_a_provider_that_the_model_lacks_is_refused(world: World) -> None:
+    """The refusal names those that there are."""
     with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match=r"it has .*chutes"):
         live.run(live.plan(route=Route("emulator", MODEL, "moonshot", stream=True)))
 
@@ -216,7 +207,7 @@ def test_junk_in_usage_settles_nothing_and_stops_nothing(world: World) -> None:
     assert ("complete", ROWS, ROWS) == (summary.outcome, summary.rows["accepted"], summary.cost["unsettled_requests"])
 
 
-def test_a_folder_that_another_run_writes_is_refused_in_a_sentence_with_exit_2(world: World) -> None:
+def test_a_folder_that_another_run_writes_is_refused(world: World) -> None:
     """Under another state folder, so that it is not the ledger that says it."""
     with emulating(world, pool(world.fmt)) as live:
         with hold(world.out), pytest.raises(StopError, match="is being written by another run") as caught:
@@ -228,7 +219,7 @@ def test_a_folder_that_another_run_writes_is_refused_in_a_sentence_with_exit_2(w
 
 
 @pytest.mark.parametrize("state", ["lost", "another"])
-def test_a_run_whose_ledger_is_another_one_does_not_begin_its_budget_anew(state: str, world: World) -> None:
+def test_another_ledger_does_not_begin_a_budget_anew(state: str, world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
         live.run(live.plan(limit=5))
         kept = world.ledger.parent.rename(world.folder / "kept")
@@ -259,9 +250,9 @@ def test_a_foreign_folder_is_left_as_it_is(world: World) -> None:
     assert ["notes.txt"] == [path.name for path in world.out.iterdir()]
 
 
-def test_an_answer_that_the_program_stumbles_over_is_one_refused_row_and_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_makes_an_error_is_one_refused_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is kept."""
+
     def stumbling(prompt: Prompt, *rest: Any) -> TokenRow | Refusal:  # noqa: ANN401 - handed on as it came
         if prompt.id == "row-3":
             raise ZeroDivisionError("halves of nothing")

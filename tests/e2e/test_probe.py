@@ -37,12 +37,6 @@ from pipeline.shards.manifest import run_of
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with opened(tmp_path) as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A paid route, as far as the program knows, that was probed whole; it asks for a key."""
@@ -58,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 # Money
 
 
-def test_the_most_that_it_may_cost_is_said_before_anything_is_sent(shop: Shop) -> None:
+def test_the_highest_cost_is_shown_before_anything_is_sent(shop: Shop) -> None:
     heard: list[tuple[str, int]] = []
     wanted = shop.wanted(few=True, repeats=1)
 
@@ -148,7 +142,8 @@ def test_a_folder_that_was_begun_otherwise_is_left_as_it_is(shop: Shop) -> None:
 # What does not go well
 
 
-def test_what_is_turned_away_is_told_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_what_is_turned_away_is_shown(tmp_path: Path) -> None:
+    """The same command goes on."""
     with opened(tmp_path, terms=Terms(rate=RateLimit(5))) as shop:
         wanted = shop.wanted(few=True, repeats=1)
         wanted = replace(wanted, plan=replace(wanted.plan, patience=RetryPolicy(1), concurrency=1))
@@ -253,7 +248,7 @@ def test_the_key_stands_in_nothing_that_a_probe_writes(whole: Shop) -> None:
     assert [] == [path.name for path in written if KEY[9:].encode() in path.read_bytes()]
 
 
-def test_an_answer_that_holds_the_key_is_left_out_whole_or_in_pieces(
+def test_an_answer_that_holds_the_key_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one body the client takes it out; in a stream each delta has a piece."""

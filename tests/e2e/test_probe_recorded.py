@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from harness.cassettes.cassette import read_cassette
 from harness.fixtures.runs import MODEL
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy, attested, make_copy
 from harness.live.live import main as live
 from harness.live.rehearsal import COMMITTED, PAID, Shop, opened
 from harness.live.suite import read_table, rebuilt
@@ -22,12 +21,6 @@ from pipeline.gate.gate import PROBES
 from pipeline.generation.engines.openrouter import KEY_VARIABLE
 
 KEY = "sk-or-v1-" + "0123456789abcdef" * 4
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    with opened(tmp_path) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +41,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FOLDER = "live/siliconflow--drafter-gate--tiny-kimi"
 
 
-def test_there_is_a_cassette_a_probe_and_form_with_the_day_it_is_of(recorded: Path) -> None:
+def test_there_is_a_dated_cassette_a_probe_and_form(recorded: Path) -> None:
     found = {path.stem: read_cassette(path).provenance for path in (recorded / "cassettes" / FOLDER).iterdir()}
 
     assert {f"{probe.id}.{form}" for probe in COMMITTED.chosen(few=True) for form in ("json", "stream")} == set(found)
@@ -93,7 +86,7 @@ def test_an_emulators_answers_do_not_enter_the_tree(shop: Shop, capsys: pytest.C
 # Drift
 
 
-def test_a_handful_of_probes_tells_a_route_that_stayed_from_one_that_moved(
+def test_a_few_probes_tell_a_moved_route_from_one_that_stayed(
     recorded: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     where, other = str(recorded.parent / "out"), tmp_path / "goldens" / "fingerprints"
@@ -127,12 +120,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory, recorded: Path) -> Copy:
         shutil.copytree(recorded / name, made.root / name, dirs_exist_ok=True)
     shutil.copy2(ROOT / PROBES, made.root / PROBES)
     made.run("-m", "harness", "required", "--write")
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
+    return attested(made)
 
 
-def test_the_attestation_names_the_live_route_its_age_and_what_it_covers(copy: Copy) -> None:
+def test_the_attestation_names_the_live_route(copy: Copy) -> None:
+    """With its age and what it covers."""
     path = copy.root / ".drafter-gate" / "attestation.json"
     try:
         found = read_attestation(path, trusted_keys(copy.root, copy.keys), datetime.now(UTC))
@@ -148,11 +140,12 @@ def test_the_attestation_names_the_live_route_its_age_and_what_it_covers(copy: C
 def probing(copy: Copy, shop: Shop, *options: str) -> tuple[int, str, str]:
     where = ("--out", str(shop.world.out), "--base-url", shop.trial.url, "--route", "emulator/siliconflow")
     what = ("--model", MODEL, "--budget-usd", "1", "--few", "--repeats", "1")
-    done = copy.run("-m", "pipeline", "probe", *where, *what, *options)
+    done = copy.pipeline("probe", *where, *what, *options)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_asks_the_gate_shows_the_estimate_and_lists_what_came(copy: Copy, shop: Shop) -> None:
+def test_the_command_shows_the_estimate_and_lists_what_came(copy: Copy, shop: Shop) -> None:
+    """It asks the gate first."""
     code, out, err = probing(copy, shop)
 
     few = len(COMMITTED.chosen(few=True))
@@ -163,8 +156,8 @@ def test_the_command_asks_the_gate_shows_the_estimate_and_lists_what_came(copy: 
 
 
 def test_the_command_without_an_attestation_sends_nothing(copy: Copy, shop: Shop, tmp_path: Path) -> None:
-    done = copy.run(
-        *("-m", "pipeline", "probe", "--out", str(shop.world.out), "--base-url", shop.trial.url),
+    done = copy.pipeline(
+        *("probe", "--out", str(shop.world.out), "--base-url", shop.trial.url),
         *("--route", "emulator/siliconflow", "--model", MODEL, "--budget-usd", "1"),
         DRAFTER_GATE_STATE=str(tmp_path / "elsewhere"),
     )

@@ -55,7 +55,7 @@ def raw(folder: Path) -> list[dict[str, object]]:
     return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
-def test_rows_hold_the_templates_prompt_and_the_ids_that_were_sampled(model: Model, tmp_path: Path) -> None:
+def test_rows_hold_the_templates_prompt_and_the_sampled_ids(model: Model, tmp_path: Path) -> None:
     """The format's own rendering is the oracle of the prompt, the engine's answer that of the output."""
     made(model, tmp_path / "rows")
     fmt = open_format("tiny-kimi")
@@ -68,7 +68,7 @@ def test_rows_hold_the_templates_prompt_and_the_ids_that_were_sampled(model: Mod
     assert ("engine_ids", "s", "local") == (row["evidence"], row["dataset"], row["route"])
 
 
-def test_a_second_turn_is_asked_behind_the_models_own_first_answer(model: Model, tmp_path: Path) -> None:
+def test_a_second_turn_follows_the_models_own_first_answer(model: Model, tmp_path: Path) -> None:
     rows = {str(row["id"]): row for row in raw(made(model, tmp_path / "rows"))}
     text = model.template.decode(rows["s-0/0"]["output_ids"], skip_special_tokens=True)
     turns = [("user", "What is 2 plus 2?"), ("assistant", text), ("user", "And 3 plus 3?")]
@@ -135,7 +135,8 @@ def test_stopped_and_run_again_the_rows_are_the_same(
     assert 3 == len(read_rows([tmp_path / "stopped"]))
 
 
-def test_a_prompt_without_room_is_in_the_quarantine_and_its_conversation_ends(model: Model, tmp_path: Path) -> None:
+def test_a_prompt_without_room_ends_its_conversation(model: Model, tmp_path: Path) -> None:
+    """It is in the quarantine."""
     long = Question("s-9", "s", ("word " * 3000, "And then?"))
 
     folder = made(model, tmp_path / "rows", [*QUESTIONS, long])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from harness.fixtures.drafters import row, run_folder
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.states.shards import StateStore
 from pipeline.formats.registry import TINY_SHA256
@@ -18,14 +17,6 @@ from pipeline.formats.registry import TINY_SHA256
 ROWS = 400
 GIVEN = [row(f"r{n:03d}", [768, n + 1, 5], [n % 700, 3, *range(40), 770]) for n in range(ROWS)]
 """46 tokens each, 43 emitted: 400 such rows are 19 shards of a megabyte."""
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    made = make_copy(tmp_path_factory.mktemp("copy"))
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +28,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "store"
-    done = copy.run(*command(rows, out), OMP_WAIT_POLICY="PASSIVE")
+    done = copy.run("-m", "pipeline", *command(rows, out), OMP_WAIT_POLICY="PASSIVE", OMP_NUM_THREADS="1")
     assert 0 == done.returncode, done.stderr
     assert f"{ROWS} rows of 18,400 tokens, 17,200 of them emitted\n" in done.stderr
     assert "the store takes 18.6 MB for 18,400 tokens" in done.stderr
@@ -46,7 +37,7 @@ def whole(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def command(rows: Path, out: Path, *options: str) -> tuple[str, ...]:
     where = (str(rows), "--target", str(WEIGHTS), "--out", str(out))
-    return ("-m", "pipeline", "states", *where, "--device", "cpu", "--shard-mb", "1", *options)
+    return ("states", *where, "--device", "cpu", "--shard-mb", "1", *options)
 
 
 def shards(folder: Path) -> dict[str, bytes]:
@@ -64,17 +55,14 @@ def test_the_store_holds_every_row(whole: Path) -> None:
 
 def test_killed_and_run_again_it_has_the_same_bytes(copy: Copy, rows: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    environment = {**os.environ, "DRAFTER_GATE_KEYS": str(copy.keys), "OMP_WAIT_POLICY": "PASSIVE"}
-    process = subprocess.Popen(
-        [copy.python, *command(rows, out)], cwd=copy.root, env=environment, stderr=subprocess.DEVNULL
-    )
+    process = copy.start(*command(rows, out))
     while process.poll() is None and len(shards(out)) < 3:
         time.sleep(0.005)
-    process.kill()
+    process.send_signal(signal.SIGKILL)
     process.wait()
     left = len(shards(out))
 
-    done = copy.run(*command(rows, out), OMP_WAIT_POLICY="PASSIVE")
+    done = copy.pipeline(*command(rows, out))
 
     assert 3 <= left < 19
     assert 0 == done.returncode, done.stderr
@@ -86,7 +74,7 @@ def test_without_an_attestation_nothing_is_computed(copy: Copy, rows: Path, tmp_
     shut = copy.clone(tmp_path)
     (shut.root / ".drafter-gate" / "attestation.json").unlink()
 
-    done = shut.run(*command(rows, tmp_path / "store"))
+    done = shut.pipeline(*command(rows, tmp_path / "store"))
 
     assert 3 == done.returncode
     assert "refused: " in done.stderr
@@ -94,10 +82,11 @@ def test_without_an_attestation_nothing_is_computed(copy: Copy, rows: Path, tmp_
     assert not (tmp_path / "store").exists()
 
 
-def test_a_vocabulary_without_a_passed_contract_is_refused_by_the_gate(copy: Copy, tmp_path: Path) -> None:
+def test_a_vocabulary_without_a_passed_contract_is_refused(copy: Copy, tmp_path: Path) -> None:
+    """By the gate."""
     other = run_folder(tmp_path / "run", GIVEN[:2], format="kimi-k2.5", tokenizer_sha256="ab" * 32)
 
-    done = copy.run(*command(other, tmp_path / "store"))
+    done = copy.pipeline(*command(other, tmp_path / "store"))
 
     assert (3, True) == (done.returncode, "no contract of kimi-k2.5 tokenizer abababababab has passed" in done.stderr)
 
@@ -105,7 +94,7 @@ def test_a_vocabulary_without_a_passed_contract_is_refused_by_the_gate(copy: Cop
 def test_what_cannot_be_used_is_said_in_a_sentence(copy: Copy, rows: Path, whole: Path) -> None:
     before = shards(whole)
 
-    done = copy.run(*command(rows, whole, "--layers", "1,3,5"))
+    done = copy.pipeline(*command(rows, whole, "--layers", "1,3,5"))
 
     assert 2 == done.returncode
     assert "was begun with other settings (layers [1, 3, 4], now [1, 3, 5]" in done.stderr

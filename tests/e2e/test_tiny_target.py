@@ -50,7 +50,7 @@ def test_tokenizer_json_knows_the_256_control_tokens(fmt: Format, fast: PreTrain
     assert list(range(768, 1024)) == fast.convert_tokens_to_ids(names)
 
 
-def test_skipping_special_tokens_drops_what_kimis_tokenizer_drops(fmt: Format, fast: PreTrainedTokenizerBase) -> None:
+def test_skipping_special_tokens_drops_what_kimi_drops(fmt: Format, fast: PreTrainedTokenizerBase) -> None:
     one = fmt.tokenizer.id_of
     ids = [
         one("<think>"),

@@ -49,7 +49,7 @@ def equal(theirs: Any, ours: Tokenizer) -> list[bool]:  # noqa: ANN401 — as ab
 
 
 @pytest.mark.parametrize("folder", RIGHT)
-def test_a_tokenizer_that_is_asked_for_by_its_directory_adds_nothing_and_splits_as_ours(folder: str) -> None:
+def test_a_tokenizer_by_its_directory_splits_as_ours(folder: str) -> None:
     """4.57 put the token 0 before DeepSeek's text; 5.24 does not."""
     directory = place(folder, "tokenizer.json")
 
@@ -67,7 +67,8 @@ def test_qwens_class_replaces_the_pattern_of_a_later_file(build: Callable[[Path]
     assert expected == equal(build(directory), load_tokenizer_json(directory))
 
 
-def test_kimi_without_its_own_code_is_given_another_pattern_in_silence() -> None:
+def test_kimi_without_its_own_code_gets_another_pattern() -> None:
+    """In silence."""
     directory = place("", "tiktoken.model")
 
     assert [False, False, True, True] == equal(automatic(directory), load_tokenizer(directory))

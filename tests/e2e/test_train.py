@@ -12,7 +12,7 @@ import pytest
 
 from harness.fixtures.drafters import row, run_folder, small_llama
 from harness.fixtures.training import Trainer, curve, final_tensors, same_bits
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.training.checkpoints import all_of, newest
 from pipeline.drafter.training.metrics import read_metrics
@@ -23,14 +23,6 @@ SHUT, UNUSABLE, FAILED = 3, 2, 1
 GIVEN = [row(f"r{n:02d}", [768, n + 1, 5], [n % 90, 3, *range(n % 7, 20 + n % 11), 770]) for n in range(48)]
 FLAGS = ("--tokens-a-batch", "128", "--epochs", "4", "--ttt-length", "4", "--learning-rate", "1e-3", "--threads", "1")
 OPTIONS = (*FLAGS, "--held-out", "0.1", "--checkpoint-every", "4", "--validate-every", "10")
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    made = make_copy(tmp_path_factory.mktemp("copy"))
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +39,7 @@ def trainer(copy: Copy, rows: Path) -> Trainer:
 def whole(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    done = trainer.run(out)
+    done = trainer.run_apart(out)
     assert 0 == done.returncode, done.stderr
     assert "draft vocabulary: 1,024 of 1,024 tokens, 100.00 % of the emitted tokens" in done.stderr
     return out
@@ -120,9 +112,7 @@ def test_killed_at_random_steps_it_ends_in_the_same_bits(trainer: Trainer, whole
     assert drafters[0] == drafters[1]
 
 
-def test_interrupted_it_writes_a_checkpoint_and_goes_on_from_there(
-    trainer: Trainer, whole: Path, tmp_path: Path
-) -> None:
+def test_interrupted_it_writes_a_checkpoint_and_resumes(trainer: Trainer, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
 
     status = trainer.stopped(out, 6, by=signal.SIGINT)
@@ -147,7 +137,8 @@ def test_other_settings_do_not_go_on_with_it(trainer: Trainer, whole: Path) -> N
     assert before == (whole / "manifest.json").read_bytes()
 
 
-def test_a_changed_checkpoint_is_refused_and_nothing_else_is_taken_for_it(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_refused(trainer: Trainer, tmp_path: Path) -> None:
+    """Nothing else is taken in its place."""
     out = tmp_path / "run"
     trainer.stopped(out, 10)
     place = newest(out) or out
@@ -174,9 +165,8 @@ def test_a_checkpoint_of_another_run_is_refused(trainer: Trainer, whole: Path, t
 
 
 @pytest.mark.parametrize("options", [("--export-dtype", "float32"), ()])
-def test_a_drafter_in_the_way_that_is_not_this_runs_last_is_refused_before_any_step(
-    trainer: Trainer, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_another_runs_drafter_in_the_way_is_refused(trainer: Trainer, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Before any step."""
     out = tmp_path / "run"
     assert 0 == trainer.run(out, "--steps", "4").returncode
     if not options:
@@ -191,7 +181,8 @@ def test_a_drafter_in_the_way_that_is_not_this_runs_last_is_refused_before_any_s
     assert "Move it away" in done.stderr
 
 
-def test_layers_that_no_engine_hands_over_are_refused_before_any_step(trainer: Trainer, tmp_path: Path) -> None:
+def test_layers_that_no_engine_hands_over_are_refused(trainer: Trainer, tmp_path: Path) -> None:
+    """Before any step."""
     done = trainer.run(tmp_path / "run", "--layers", "1,3,7")
 
     assert (UNUSABLE, False) == (done.returncode, (tmp_path / "run").exists())
@@ -219,7 +210,7 @@ def test_a_target_whose_config_was_changed_goes_on_with_nothing(
 def store(copy: Copy, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("states") / "store"
     where = (str(rows), "--target", str(WEIGHTS), "--out", str(out), "--device", "cpu", "--dtype", "float32")
-    done = copy.run("-m", "pipeline", "states", *where, "--shard-mb", "1")
+    done = copy.pipeline("states", *where, "--shard-mb", "1")
     assert 0 == done.returncode, done.stderr
     return out
 
@@ -354,9 +345,7 @@ def test_a_shard_that_was_changed_is_refused(trainer: Trainer, tmp_path: Path) -
     assert (UNUSABLE, True) == (done.returncode, "was changed since it was written" in done.stderr)
 
 
-def test_a_loss_that_is_no_number_stops_it_with_the_rows_and_the_last_checkpoint(
-    trainer: Trainer, tmp_path: Path
-) -> None:
+def test_a_loss_that_is_no_number_stops_it_and_names_the_rows(trainer: Trainer, tmp_path: Path) -> None:
     """A rate that throws the weights out of range within some steps; the checkpoint before it is whole."""
     out = tmp_path / "run"
 

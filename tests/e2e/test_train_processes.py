@@ -14,21 +14,13 @@ import pytest
 
 from harness.fixtures.drafters import row, run_folder
 from harness.fixtures.training import Trainer, curve, farthest, final_tensors, losses, same_bits
-from harness.fixtures.trees import Copy, make_copy
+from harness.fixtures.trees import Copy
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.formats.registry import TINY_SHA256
 
 GIVEN = [row(f"r{n:02d}", [768, n + 1, 5], [n % 90, 3, *range(n % 7, 12 + n % 31), 770]) for n in range(21)]
 FLAGS = ("--tokens-a-batch", "120", "--epochs", "3", "--ttt-length", "4", "--threads", "1", "--held-out", "0.15")
 NEAR = 1e-6
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    made = make_copy(tmp_path_factory.mktemp("copy"))
-    done = made.contract()
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +90,7 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_same_bits(
     assert whole == curve(together)
 
 
-def test_two_processes_that_are_asked_to_stop_write_one_checkpoint(trainer: Trainer, tmp_path: Path) -> None:
+def test_two_processes_asked_to_stop_write_one_checkpoint(trainer: Trainer, tmp_path: Path) -> None:
     """The signal is passed on by torchrun, and all end after the same step."""
     out = tmp_path / "run"
 

@@ -68,7 +68,7 @@ def served(folder: Path, prompts: Path) -> tuple[list[list[int]], dict[str, Any]
     return answers, counts
 
 
-def test_vllm_serves_the_export_as_it_is_in_the_rounds_that_we_count(tmp_path: Path) -> None:
+def test_vllm_serves_the_export_in_the_rounds_that_we_count(tmp_path: Path) -> None:
     """Counted past an end token too, as vLLM does: what is accepted in an answer's last round may be a few more."""
     torch.set_num_threads(1)
     target = load_target(WEIGHTS)

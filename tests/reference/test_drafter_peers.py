@@ -78,7 +78,7 @@ torch.save({"logits": logits[0], "layers": model.config.eagle_aux_hidden_state_l
 """
 
 
-def test_speculators_own_class_loads_the_converted_drafter_and_scores_alike(
+def test_speculators_own_class_scores_the_conversion_alike(
     tmp_path: Path, target: Target, drafter: Drafter, served: Path
 ) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -104,9 +104,8 @@ Eagle3Converter().convert(*sys.argv[1:], validate=False)
 """
 
 
-def test_speculators_own_converter_reads_the_served_directory_and_its_output_is_read_back(
-    tmp_path: Path, target: Target, served: Path
-) -> None:
+def test_speculators_own_converter_reads_what_we_serve(tmp_path: Path, target: Target, served: Path) -> None:
+    """Its output is read back."""
     ran(CONVERT, served, tmp_path / "converted", WEIGHTS)
 
     theirs = load_file(tmp_path / "converted" / "model.safetensors")

@@ -84,7 +84,7 @@ def test_the_loss_of_each_step_is_that_of_the_public_trainers(reference: Referen
     torch.testing.assert_close(means, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_the_logits_of_each_step_are_those_of_the_public_trainers(reference: Reference) -> None:
+def test_each_steps_logits_are_those_of_the_public_trainers(reference: Reference) -> None:
     """Decoded row by row over a cache; a row is compared while the token that it reads is in the batch."""
     batch, drafter = reference.batch, reference.drafter
     ids, fused = batch.ids, drafter.fuse(batch.aux)

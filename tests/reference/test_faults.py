@@ -25,9 +25,8 @@ TESTED: Mapping[str, str] = {
     "::test_a_prompt_is_rendered_as_the_models_own_template_renders_it",
     "F112": "tests/unit/pipeline/generation/engines/test_openrouter.py"
     "::test_an_error_status_is_an_answer_and_is_asked_once",
-    "F114": "tests/e2e/test_generate_stops.py::test_a_killed_run_pays_nothing_twice_and_loses_no_answer_on_disk",
-    "F116": "tests/e2e/test_generate_stops.py"
-    "::test_ctrl_c_lets_answers_in_flight_come_in_and_a_second_run_asks_only_the_rest",
+    "F114": "tests/e2e/test_generate_stops.py::test_a_killed_run_pays_nothing_twice_and_loses_no_answer",
+    "F116": "tests/e2e/test_generate_stops.py::test_ctrl_c_lets_answers_in_flight_come_in",
     "F118": "tests/contract/test_cassettes.py::test_cassette_is_scrubbed",
     "F119": "tests/unit/harness/cassettes/test_scrub.py::test_only_listed_headers_are_kept_whatever_their_case",
     "F120": "tests/unit/harness/cassettes/test_replay.py::test_what_must_not_be_saved_is_not",

@@ -164,7 +164,7 @@ def test_a_beginning_is_served_where_the_corpus_says_so(kimi: Sequence[LearnedFi
     assert [{"['[BOS]']"}] * 3 == [set(told[name]) for name in ("AtlasCloud", "SiliconFlow", "Together")]
 
 
-def test_thinking_of_kimi_k25_is_counted_and_kept_as_the_corpus_says(kimi: Sequence[LearnedFingerprint]) -> None:
+def test_thinking_of_kimi_k25_is_counted_as_the_corpus_says(kimi: Sequence[LearnedFingerprint]) -> None:
     """§4.3, §4.4, §5.2: two beside the text on Chutes, a space kept there and stripped by AtlasCloud.
 
     None beside it on ModelRun, whose thinking has a space at both ends: perhaps they are not the model's.

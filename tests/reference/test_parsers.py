@@ -49,7 +49,7 @@ def test_every_recorded_case_is_compared(verdicts: Mapping[str, Mapping[str, Par
     assert expected == {oracle: len(of_oracle) for oracle, of_oracle in verdicts.items()}
 
 
-def test_every_difference_is_explained_and_every_explanation_is_of_a_difference(
+def test_differences_and_explanations_match_one_to_one(
     verdicts: Mapping[str, Mapping[str, ParserVerdict]],
 ) -> None:
     assert [] == unexplained(verdicts)

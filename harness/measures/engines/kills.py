@@ -29,7 +29,7 @@ from harness.engines.__main__ import add_engine, start_of
 from harness.engines.keeper import descendants
 from harness.engines.launch import RunningEngine, running
 from harness.engines.settings import Start
-from harness.fixtures.runs import MODEL, World, make_world, prompt_line
+from harness.fixtures.runs import HASTY, MODEL, World, make_world, prompt_line
 from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.output import EngineError
@@ -148,7 +148,7 @@ def client(folder: str, name: str, url: str) -> int:
     """Run the client; 0 where every prompt has a row."""
     world = World(Path(folder), open_format("tiny-kimi"), url)
     route = Route("sglang" if name == "sglang" else "vllm", MODEL)
-    plan = world.plan(route=route, concurrency=AT_ONCE, sampling=Sampling(max_tokens=96))
+    plan = world.plan(route=route, concurrency=AT_ONCE, sampling=Sampling(max_tokens=96), patience=HASTY)
     try:
         return world.run(plan).code
     except StopError as error:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, TraitName
 from pipeline.proof.reconstruct import reconstruct
@@ -47,51 +48,40 @@ RESULT: JsonObject = {"role": "tool", "content": "rain"}
 STRIPPED = route({TraitName.MARKERS: "stripped"})
 DSML, THINK, CLOSE, END = 128793, 128798, 128799, 1
 CALL = '\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "43 5270 3557 223 6895 1883 2924 28 112752 57664 14 223 3427 305 223 4549 7245 2298 12457 2841 320 "
     "204 271 223 855 1527 2606 223 19 1137 200 47523 2581 9 3699 47523 77579 114 43754 115 25730 105 "
-    "46088 25730 105 46088 25730 103 23597 12524 70223 6011 223 39311 18611 6909 262"
+    "46088 25730 105 46088 25730 103 23597 12524 70223 6011 223 39311 18611 6909 262",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<｜begin▁of▁sentence｜>", 0),
-        ("<｜end▁of▁sentence｜>", END),
-        ("｜DSML｜", DSML),
-        ("<think>", THINK),
-        ("</think>", CLOSE),
-        ("<｜User｜>", 128803),
-        ("<｜Assistant｜>", 128804),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<｜begin▁of▁sentence｜>": 0,
+        "<｜end▁of▁sentence｜>": END,
+        "｜DSML｜": DSML,
+        "<think>": THINK,
+        "</think>": CLOSE,
+        "<｜User｜>": 128803,
+        "<｜Assistant｜>": 128804,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 # Prompts
 
 
 @pytest.mark.parametrize("thinking, opened", [(True, "<think>"), (False, "</think>")])
-def test_the_prompt_opens_the_thinking_or_closes_one_that_never_was(thinking: bool, opened: str) -> None:
+def test_the_prompt_opens_thinking_or_closes_an_unopened_one(thinking: bool, opened: str) -> None:
     text = TOKENIZER.decode_text(FORMAT.render(replace(PROMPT, thinking=thinking)))
 
     assert f"<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜>{opened}" == text
 
 
 @pytest.mark.parametrize("thinking, thought", [(True, "<think>Look."), (False, "")])
-def test_calls_and_their_results_are_tags_and_thinking_goes_on_after_them(thinking: bool, thought: str) -> None:
+def test_calls_and_results_are_tags_and_thinking_goes_on(thinking: bool, thought: str) -> None:
     text = TOKENIZER.decode_text(FORMAT.render(Prompt("r", (USER, CALLS, RESULT, RESULT), thinking=thinking)))
 
     assert (
@@ -111,7 +101,8 @@ def test_thinking_before_the_last_question_is_dropped() -> None:
     assert "<｜Assistant｜></think><｜end▁of▁sentence｜><｜User｜>hi<｜Assistant｜><think>" in text
 
 
-def test_tools_are_told_after_the_system_message_and_their_tags_hold_control_tokens() -> None:
+def test_tools_stand_after_the_system_message() -> None:
+    """Their tags hold control tokens."""
     ids = FORMAT.render(Prompt("r", ({"role": "system", "content": "Be brief."}, USER), (TOOL,)))
     text = TOKENIZER.decode_text(ids)
 
@@ -120,7 +111,7 @@ def test_tools_are_told_after_the_system_message_and_their_tags_hold_control_tok
     assert (11, 2, 1) == tuple(map(ids.count, (DSML, THINK, CLOSE)))
 
 
-def test_the_two_texts_that_tell_tools_have_one_length_so_that_a_count_proves_neither() -> None:
+def test_the_two_texts_of_tools_have_one_length() -> None:
     """DeepSeek's own golden prompts have blank lines where vLLM and SGLang have none."""
     prompt = Prompt("r", (USER,), (TOOL,))
     ids = FORMAT.render(prompt)
@@ -194,7 +185,8 @@ def answered(known: Fingerprint, content: str, tokens: int, **changes: object) -
 
 
 @pytest.mark.parametrize("known", [route(), STRIPPED], ids=["raw", "stripped"])
-def test_an_answer_without_calls_is_rebuilt_whatever_the_route_does_to_markers(known: Fingerprint) -> None:
+def test_an_answer_without_calls_needs_no_trait_of_markers(known: Fingerprint) -> None:
+    """It is rebuilt whatever the route does to markers."""
     row = answered(known, "Yes, 1 < 2.", 12)
 
     assert isinstance(row, TokenRow)
@@ -205,7 +197,8 @@ def test_an_answer_without_calls_is_rebuilt_whatever_the_route_does_to_markers(k
 WITH_CALL: Ids = (*TOKENIZER.encode("So."), CLOSE, *TOKENIZER.encode_prompt(CALL), END)
 
 
-def test_raw_calls_are_a_section_from_the_first_marker_to_the_end() -> None:
+def test_raw_calls_are_a_section_up_to_the_end() -> None:
+    """It begins at the first marker."""
     row = answered(route(), CALL, len(WITH_CALL))
 
     assert isinstance(row, TokenRow)
@@ -217,7 +210,8 @@ def test_raw_calls_are_a_section_from_the_first_marker_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("shown", [CALL, CALL.replace("｜DSML｜", "")], ids=["with markers", "without"])
-def test_returned_ids_are_believed_whether_or_not_the_text_shows_the_special_token(shown: str) -> None:
+def test_returned_ids_are_believed_whatever_the_text_shows(shown: str) -> None:
+    """The text may show the special token or not."""
     row = answered(route(), shown, len(WITH_CALL), token_ids=WITH_CALL)
 
     assert isinstance(row, TokenRow)
@@ -234,7 +228,8 @@ def test_logprobs_list_the_special_token() -> None:
 
 @pytest.mark.parametrize("tag", ["<invoke", "</parameter>", "a <function_calls> b"])
 @pytest.mark.parametrize("known", [STRIPPED, route({TraitName.MARKERS: None})], ids=["stripped", "unmeasured"])
-def test_a_tag_without_its_marker_is_refused_where_the_route_may_have_left_it_out(known: Fingerprint, tag: str) -> None:
+def test_a_tag_without_its_marker_is_refused(known: Fingerprint, tag: str) -> None:
+    """The route may have left it out."""
     tokens = 4 + len(TOKENIZER.encode(tag))
     rows = [answered(known, tag, tokens), answered(route(), tag, tokens)]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.formats.tokenizer_json import GLM_4_SHA256
 from pipeline.proof.fingerprint import Fingerprint, TraitName
@@ -38,48 +39,37 @@ USER, OBSERVATION, END_OF_TEXT = 151336, 151338, 151329
 THINK, CLOSE, LINE_FEED = 151350, 151351, 198
 WHOLE: Ids = (LINE_FEED, THINK, 4416, 13, CLOSE, LINE_FEED, 9450, 13, USER)
 """`\\n<think>So.</think>\\nYes.<|user|>`"""
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "40 3003 2684 220 108714 100461 2513 25 94083 586 51609 11 111085 323 220 88277 1773 80169 220 421 "
     "856 621 220 16 510 197 18755 1654 6 4086 18755 11157 229 111 9281 229 112 9281 239 102 124564 9281 "
-    "239 102 124564 9281 239 100 14913 101 86522 77740 30366 97 34200 220 49438 35705 34339 5241 2928 256"
+    "239 102 124564 9281 239 100 14913 101 86522 77740 30366 97 34200 220 49438 35705 34339 5241 2928 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the models' own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<|endoftext|>", END_OF_TEXT),
-        ("[gMASK]", 151331),
-        ("<sop>", 151333),
-        ("<|system|>", 151335),
-        ("<|user|>", USER),
-        ("<|assistant|>", 151337),
-        ("<|observation|>", OBSERVATION),
-        ("<think>", THINK),
-        ("</think>", CLOSE),
-        ("<tool_call>", 151352),
-        ("</tool_call>", 151353),
-        ("<tool_response>", 151354),
-        ("</tool_response>", 151355),
-        ("<arg_key>", 151356),
-        ("</arg_key>", 151357),
-        ("<arg_value>", 151358),
-        ("</arg_value>", 151359),
-        ("/nothink", 151360),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<|endoftext|>": END_OF_TEXT,
+        "[gMASK]": 151331,
+        "<sop>": 151333,
+        "<|system|>": 151335,
+        "<|user|>": USER,
+        "<|assistant|>": 151337,
+        "<|observation|>": OBSERVATION,
+        "<think>": THINK,
+        "</think>": CLOSE,
+        "<tool_call>": 151352,
+        "</tool_call>": 151353,
+        "<tool_response>": 151354,
+        "</tool_response>": 151355,
+        "<arg_key>": 151356,
+        "</arg_key>": 151357,
+        "<arg_value>": 151358,
+        "</arg_value>": 151359,
+        "/nothink": 151360,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 @pytest.mark.parametrize("name", ["glm-4.5", "glm-4.6", "glm-4.7"])
@@ -115,7 +105,7 @@ def counted(tokens: int) -> Usage:
     return Usage(len(FORMAT.render(PROMPT)), tokens)
 
 
-def test_the_models_line_feed_and_its_tag_are_what_opens_the_thinking() -> None:
+def test_the_models_line_feed_and_its_tag_open_the_thinking() -> None:
     spans = FORMAT.layout(WHOLE, thinking=True)
 
     assert (
@@ -128,14 +118,15 @@ def test_the_models_line_feed_and_its_tag_are_what_opens_the_thinking() -> None:
     assert WHOLE == FORMAT.assemble(FORMAT.parse(WHOLE, thinking=True)).ids
 
 
-def test_an_answer_is_rebuilt_with_the_line_feed_that_no_text_shows() -> None:
+def test_an_answer_is_rebuilt_with_its_unseen_line_feed() -> None:
     row = answered()
 
     assert isinstance(row, TokenRow)
     assert (WHOLE, Evidence.COUNTED) == (row.output_ids, row.evidence)
 
 
-def test_deltas_rebuild_it_too_and_only_the_count_tells_of_the_tag() -> None:
+def test_deltas_rebuild_it_too() -> None:
+    """Only the count tells of the tag."""
     deltas = (Delta("reasoning", "So"), Delta("reasoning", "."), *(Delta("content", t) for t in ("\n", "Yes", ".")))
     row = answered(route(LEAD, stream=True), deltas=deltas)
 
@@ -181,7 +172,7 @@ def test_thinking_without_its_line_feed_does_not_close_the_count() -> None:
     [((LINE_FEED, THINK), None), ((THINK,), Reason.LAYOUT_INVALID), ((271, THINK), Reason.LAYOUT_INVALID)],
     ids=["line feed", "nothing", "two line feeds"],
 )
-def test_returned_ids_that_open_the_thinking_otherwise_are_refused(begin: Ids, expected: Reason | None) -> None:
+def test_returned_ids_that_open_it_otherwise_are_refused(begin: Ids, expected: Reason | None) -> None:
     ids = (*begin, *WHOLE[2:])
     row = answered(route(), token_ids=ids, usage=counted(len(ids)))
 
@@ -197,7 +188,8 @@ def test_logprobs_show_the_line_feed_whatever_is_known_of_it() -> None:
     assert (WHOLE, Evidence.LOGPROBS) == (row.output_ids, row.evidence)
 
 
-def test_an_empty_thinking_is_refused_since_only_the_count_tells_of_it() -> None:
+def test_an_empty_thinking_is_refused() -> None:
+    """Only the count tells of it."""
     row = answered(reasoning=None, usage=counted(len(WHOLE) - 2))
 
     assert isinstance(row, Refusal)
@@ -211,7 +203,8 @@ def test_the_model_may_answer_without_thinking() -> None:
     assert (LINE_FEED, 9450, 13, USER) == row.output_ids
 
 
-def test_told_not_to_think_the_answer_is_content_and_needs_no_proof_of_thinking() -> None:
+def test_told_not_to_think_the_answer_needs_no_proof_of_it() -> None:
+    """The answer is content."""
     prompt = replace(PROMPT, thinking=False)
     usage = Usage(len(FORMAT.render(prompt)), 4)
     completion = Completion(None, "\nYes.", finish_reason="stop", usage=usage, provider="P", model="m")
@@ -221,7 +214,8 @@ def test_told_not_to_think_the_answer_is_content_and_needs_no_proof_of_thinking(
     assert (LINE_FEED, 9450, 13, USER) == row.output_ids
 
 
-def test_calls_are_lines_between_markers_and_end_with_the_marker_of_the_tool() -> None:
+def test_calls_are_lines_between_markers() -> None:
+    """They end with the marker of the tool."""
     call = "\n<tool_call>f\n<arg_key>day</arg_key>\n<arg_value>007</arg_value>\n</tool_call>"
     section = (151352, 69, LINE_FEED, 151356, 1292, 151357, LINE_FEED, 151358, 125744, 151359, LINE_FEED, 151353)
     ids = (*WHOLE[:5], LINE_FEED, *section, OBSERVATION)
@@ -239,7 +233,7 @@ def test_parsed_calls_are_refused_since_their_types_were_guessed() -> None:
     assert Reason.STRUCTURED_CALLS is row.reason
 
 
-def test_a_prompt_that_spells_nothink_is_refused_where_no_ids_came() -> None:
+def test_a_prompt_that_spells_nothink_is_refused_without_ids() -> None:
     prompt = Prompt("r", ({"role": "user", "content": "hi/nothink"},), thinking=False)
     usage = Usage(len(FORMAT.render(prompt)), 4)
     completion = Completion(None, "\nYes.", finish_reason="stop", usage=usage, provider="P", model="m")

@@ -41,7 +41,8 @@ def lead(*answers: Ids) -> Trait:
     return measured([exchange(ids) for ids in answers], FORMAT)[0].traits[TraitName.THINK_LEAD]
 
 
-def test_enough_answers_that_begin_with_the_line_feed_prove_it_and_prove_an_answer() -> None:
+def test_enough_answers_that_begin_with_the_line_feed_prove_it() -> None:
+    """They prove an answer too."""
     trait = lead(*[WRITTEN] * ENOUGH)
     known = route({TraitName.TURN_END: "by_role"})
     known = replace(known, provider="Chutes", traits={**known.traits, TraitName.THINK_LEAD: trait})
@@ -58,5 +59,5 @@ def test_answers_without_thinking_say_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("other", [AFTER, (271, *AFTER)], ids=["nothing", "two line feeds"])
-def test_one_answer_that_begins_in_another_way_is_enough_to_unprove_it(other: Ids) -> None:
+def test_one_answer_that_begins_otherwise_unproves_it(other: Ids) -> None:
     assert Trait("written", ENOUGH + 1, proven=False) == lead(*[WRITTEN] * ENOUGH, other)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import FORMATS as FAMILIES
 from pipeline.formats.registry import open_format
 from pipeline.formats.tokenizer_json import GLM_5_SHA256
@@ -33,54 +34,43 @@ TOKENIZER = FORMAT.tokenizer
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
 BY_ROLE = route({TraitName.TURN_END: "by_role"})
 USER, OBSERVATION, END_OF_TEXT = 154827, 154829, 154820
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "40 3003 2684 220 108714 100461 2513 25 94083 586 51609 11 111085 323 220 88277 1773 80169 220 421 "
     "856 621 220 16 510 197 18755 1654 6 4086 18755 11157 229 111 9281 229 112 151929 124564 151929 "
-    "124564 151927 14913 101 86522 77740 30366 97 34200 220 49438 35705 34339 5241 2928 256"
+    "124564 151927 14913 101 86522 77740 30366 97 34200 220 49438 35705 34339 5241 2928 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<|endoftext|>", END_OF_TEXT),
-        ("[gMASK]", 154822),
-        ("<sop>", 154824),
-        ("<|user|>", USER),
-        ("<|assistant|>", 154828),
-        ("<|observation|>", OBSERVATION),
-        ("<think>", 154841),
-        ("</think>", 154842),
-        ("<tool_call>", 154843),
-        ("</tool_call>", 154844),
-        ("<arg_key>", 154847),
-        ("</arg_key>", 154848),
-        ("<arg_value>", 154849),
-        ("</arg_value>", 154850),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<|endoftext|>": END_OF_TEXT,
+        "[gMASK]": 154822,
+        "<sop>": 154824,
+        "<|user|>": USER,
+        "<|assistant|>": 154828,
+        "<|observation|>": OBSERVATION,
+        "<think>": 154841,
+        "</think>": 154842,
+        "<tool_call>": 154843,
+        "</tool_call>": 154844,
+        "<arg_key>": 154847,
+        "</arg_key>": 154848,
+        "<arg_value>": 154849,
+        "</arg_value>": 154850,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 @pytest.mark.parametrize("thinking, opened", [(True, "<think>"), (False, "</think>")])
-def test_the_prompt_opens_the_thinking_or_closes_one_that_never_was(thinking: bool, opened: str) -> None:
+def test_the_prompt_opens_thinking_or_closes_an_unopened_one(thinking: bool, opened: str) -> None:
     text = TOKENIZER.decode_text(FORMAT.render(replace(PROMPT, thinking=thinking)))
 
     assert f"[gMASK]<sop><|user|>hi<|assistant|>{opened}" == text
 
 
-def test_the_nvfp4_checkpoint_has_the_layout_and_the_vocabulary_of_glm_5() -> None:
+def test_the_nvfp4_checkpoint_is_glm_5_in_layout_and_vocabulary() -> None:
     profile = open_format("glm-5-nvfp4")
 
     assert ("glm-5-nvfp4", FORMAT.tokenizer.sha256) == (profile.name, profile.tokenizer.sha256)
@@ -105,7 +95,8 @@ def test_an_answer_ends_with_the_marker_of_the_user() -> None:
     assert Evidence.COUNTED is row.evidence
 
 
-def test_untyped_arguments_are_text_between_markers_and_calls_end_with_the_marker_of_the_tool() -> None:
+def test_untyped_arguments_are_text_between_markers() -> None:
+    """Calls end with the marker of the tool."""
     call = "<tool_call>f<arg_key>day</arg_key><arg_value>007</arg_value></tool_call>"
     texts = ["f", "day", "007"]
     tokens = len(TOKENIZER.encode("So.")) + 1 + 6 + sum(len(TOKENIZER.encode(text)) for text in texts) + 1
@@ -118,7 +109,7 @@ def test_untyped_arguments_are_text_between_markers_and_calls_end_with_the_marke
     ]
 
 
-def test_without_a_proof_of_how_turns_end_no_text_tells_the_end_token() -> None:
+def test_no_text_tells_the_end_token_of_an_unproven_route() -> None:
     usage = Usage(len(FORMAT.render(PROMPT)), 6)
     whole = Completion("So.", "Yes.", finish_reason="stop", usage=usage, provider="P", model="m")
     rows = [
@@ -130,9 +121,7 @@ def test_without_a_proof_of_how_turns_end_no_text_tells_the_end_token() -> None:
 
 @pytest.mark.parametrize("value, proven", [("kept", True), ("kept", False), (None, False)])
 @pytest.mark.parametrize("place", ["reasoning", "content"])
-def test_a_line_feed_is_refused_until_the_route_is_proven_to_keep_cr_lf(
-    value: str | None, proven: bool, place: str
-) -> None:
+def test_a_line_feed_needs_a_route_proven_to_keep_cr_lf(value: str | None, proven: bool, place: str) -> None:
     """CR LF is one token as LF is, so that neither a count nor the number of deltas tells which was sampled."""
     assert 1 == len(TOKENIZER.encode("\r\n")) == len(TOKENIZER.encode("\n"))
     assert len(TOKENIZER.encode("a\r\nb")) == len(TOKENIZER.encode("a\nb"))
@@ -164,7 +153,7 @@ def test_parsed_calls_are_refused_since_their_types_were_guessed() -> None:
     assert Reason.STRUCTURED_CALLS is row.reason
 
 
-def test_a_prompt_that_spells_nothink_is_refused_where_no_ids_came() -> None:
+def test_a_prompt_that_spells_nothink_is_refused_without_ids() -> None:
     prompt = Prompt("r", ({"role": "user", "content": "hi /nothink"},))
     usage = Usage(len(FORMAT.render(prompt)), 6)
     row = reconstruct(prompt, Completion("So.", "Yes.", finish_reason="stop", usage=usage), FORMAT, BY_ROLE)

@@ -52,7 +52,8 @@ def ordinary(trait: Trait) -> Fingerprint:
     return replace(known, traits={**known.traits, TraitName.TURN_END: trait})
 
 
-def test_enough_answers_of_both_kinds_prove_that_the_next_role_ends_a_turn() -> None:
+def test_enough_answers_of_both_kinds_prove_the_turns_end() -> None:
+    """They prove that the next role ends a turn."""
     assert Trait("by_role", 2 * ENOUGH, proven=True) == turn_end(ENOUGH, ENOUGH)
 
 
@@ -66,11 +67,12 @@ def test_answers_of_one_kind_prove_nothing_of_the_other(said: int, called: int) 
     [(*SAID, END_OF_TEXT), (*SAID, OBSERVATION), (*CALLED, USER), (*CALLED, END_OF_TEXT)],
     ids=["text ends the document", "text ends as calls do", "calls end as text does", "calls end the document"],
 )
-def test_one_answer_that_ends_in_another_way_is_enough_to_unprove_it(other: Ids) -> None:
+def test_one_answer_that_ends_otherwise_unproves_it(other: Ids) -> None:
     assert Trait("by_role", 2 * ENOUGH + 1, proven=False) == turn_end(ENOUGH, ENOUGH, other)
 
 
-def test_a_route_that_always_ends_the_document_is_known_and_refused() -> None:
+def test_a_route_that_always_ends_the_document_is_refused() -> None:
+    """It is a known trait."""
     ended = [(*SAID, END_OF_TEXT)] * ENOUGH + [(*CALLED, END_OF_TEXT)] * ENOUGH
     trait = turn_end(0, 0, *ended)
 
@@ -91,7 +93,8 @@ def refusal(row: TokenRow | Refusal) -> Reason | None:
 
 
 @pytest.mark.parametrize("ids", [(*SAID, USER), (*CALLED, OBSERVATION)], ids=["text", "calls"])
-def test_text_alone_is_rebuilt_once_the_route_is_proven_and_refused_before(ids: Ids) -> None:
+def test_text_alone_is_rebuilt_once_the_route_is_proven(ids: Ids) -> None:
+    """It is refused before."""
     rows = [of(exchange(ids, TEXT), ordinary(turn_end(ENOUGH, called))) for called in (ENOUGH, 0)]
 
     assert [ids, None] == [row.output_ids if isinstance(row, TokenRow) else None for row in rows]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import answer, route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.harmony.format import HarmonyFormat
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import TraitName
@@ -29,39 +30,28 @@ RETURN, CONSTRAIN, CHANNEL, START, END, MESSAGE, CALL = 200002, 200003, 200005, 
 ASSISTANT, ANALYSIS, COMMENTARY, FINAL = 173781, 35644, (12606, 815), 17196
 THINKS: Ids = (CHANNEL, ANALYSIS, MESSAGE)
 TURNS: Ids = (END, START, ASSISTANT, CHANNEL, FINAL, MESSAGE)
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "30754 3508 220 7633 2548 3283 25 153475 737 30469 11 185558 326 220 95839 788 46865 220 538 1215 951 "
     "220 16 734 197 39336 2167 6 7454 39336 173468 111 55506 112 28823 102 2524 28823 102 2524 28823 100 "
-    "100793 14681 628 62720 8548 2618 256"
+    "100793 14681 628 62720 8548 2618 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<|startoftext|>", 199998),
-        ("<|endoftext|>", 199999),
-        ("<|return|>", RETURN),
-        ("<|constrain|>", CONSTRAIN),
-        ("<|channel|>", CHANNEL),
-        ("<|start|>", START),
-        ("<|end|>", END),
-        ("<|message|>", MESSAGE),
-        ("<|call|>", CALL),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<|startoftext|>": 199998,
+        "<|endoftext|>": 199999,
+        "<|return|>": RETURN,
+        "<|constrain|>": CONSTRAIN,
+        "<|channel|>": CHANNEL,
+        "<|start|>": START,
+        "<|end|>": END,
+        "<|message|>": MESSAGE,
+        "<|call|>": CALL,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 @pytest.mark.parametrize("word, expected", [("assistant", (ASSISTANT,)), ("commentary", COMMENTARY)])
@@ -75,7 +65,8 @@ def served(day: str, prompt: Prompt = PROMPT) -> Ids:
     return replace(FORMAT, day=day).render(prompt)
 
 
-def test_a_prompt_is_a_system_message_with_the_day_then_the_conversation_then_the_models_turn() -> None:
+def test_a_prompt_has_a_system_message_with_the_day() -> None:
+    """The conversation follows, then the turn of the model."""
     prompt = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
     expected = (
         "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
@@ -98,7 +89,8 @@ SO, YES = (5808, 13), (13022, 13)
 WHOLE: Ids = (*THINKS, *SO, *TURNS, *YES, RETURN)
 
 
-def test_reasoning_and_content_are_rebuilt_with_the_headers_that_no_text_shows() -> None:
+def test_reasoning_and_content_are_rebuilt_with_their_headers() -> None:
+    """No text shows the headers."""
     row = told(14)
 
     assert isinstance(row, TokenRow)
@@ -114,7 +106,8 @@ def test_one_token_more_or_less_is_never_unseen(tokens: int) -> None:
     assert isinstance(told(tokens), Refusal)
 
 
-def test_the_day_comes_from_returned_prompt_ids_and_the_row_holds_the_prompt_as_served() -> None:
+def test_the_day_comes_from_returned_prompt_ids() -> None:
+    """The row holds the prompt as it was served."""
     row = told(14, token_ids=WHOLE, prompt_ids=served("2031-01-02"))
 
     assert isinstance(row, TokenRow)
@@ -122,7 +115,7 @@ def test_the_day_comes_from_returned_prompt_ids_and_the_row_holds_the_prompt_as_
     assert Evidence.ENGINE_IDS is row.evidence
 
 
-def test_without_prompt_ids_the_route_must_be_proven_to_say_which_day_and_effort() -> None:
+def test_without_prompt_ids_day_and_effort_need_a_proven_route() -> None:
     unsaid = route({name: value for name, value in HARMONY.items() if name != TraitName.PROMPT_SETTINGS})
     other = route({**HARMONY, TraitName.PROMPT_SETTINGS: {"date": "2026-11-30", "effort": "high"}})
     rows = [told(14, known) for known in (unsaid, other)]
@@ -134,7 +127,7 @@ def test_without_prompt_ids_the_route_must_be_proven_to_say_which_day_and_effort
     "trait, value",
     [(TraitName.TURN_END, "end_of_text"), (TraitName.THINK_LEAD, "absent"), (TraitName.UNCLOSED, "content")],
 )
-def test_what_no_count_tells_of_the_answer_must_be_proven_of_the_route(trait: TraitName, value: str) -> None:
+def test_what_no_count_tells_must_be_proven_of_the_route(trait: TraitName, value: str) -> None:
     row = told(14, route({**HARMONY, trait: value}))
 
     assert isinstance(row, Refusal)
@@ -156,7 +149,8 @@ FORMS: dict[str, Ids] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_call_is_proven_by_ids_however_its_header_is_written_and_refused_without(form: str) -> None:
+def test_a_call_is_proven_by_ids_and_refused_without(form: str) -> None:
+    """Its header may be written in any way."""
     ids: Ids = (*THINKS, *SO, END, *FORMS[form], *TOKENIZER.encode("{}"), CALL)
     called = {"content": None, "finish_reason": "tool_calls", "tool_calls": (ToolCall("c", "f", "{}"),)}
     proven = told(len(ids), token_ids=ids, prompt_ids=served("2026-11-30"), **called)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids
 from pipeline.formats.registry import open_format
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Completion, Evidence, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
@@ -28,30 +29,27 @@ def answered(reasoning: str, content: str, completion_tokens: int) -> TokenRow |
     return reconstruct(PROMPT, completion, FORMAT, ROUTE)
 
 
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("[BOS]", 163584),
-        ("[EOS]", 163585),
-        ("<|im_end|>", 163586),
-        ("<|im_user|>", 163587),
-        ("<|im_assistant|>", 163588),
-        ("<|reserved_token_163589|>", 163589),
-        ("<|im_system|>", 163594),
-        ("<|tool_calls_section_begin|>", 163595),
-        ("<|tool_calls_section_end|>", 163596),
-        ("<|tool_call_begin|>", 163597),
-        ("<|tool_call_argument_begin|>", 163598),
-        ("<|tool_call_end|>", 163599),
-        ("<|im_middle|>", 163601),
-        ("<think>", 163606),
-        ("</think>", 163607),
-        ("[PAD]", 163839),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "[BOS]": 163584,
+        "[EOS]": 163585,
+        "<|im_end|>": 163586,
+        "<|im_user|>": 163587,
+        "<|im_assistant|>": 163588,
+        "<|reserved_token_163589|>": 163589,
+        "<|im_system|>": 163594,
+        "<|tool_calls_section_begin|>": 163595,
+        "<|tool_calls_section_end|>": 163596,
+        "<|tool_call_begin|>": 163597,
+        "<|tool_call_argument_begin|>": 163598,
+        "<|tool_call_end|>": 163599,
+        "<|im_middle|>": 163601,
+        "<think>": 163606,
+        "</think>": 163607,
+        "[PAD]": 163839,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_white_space_at_the_seam_is_part_of_the_ids() -> None:
     assert row.evidence is Evidence.COUNTED
 
 
-def test_spaces_that_a_detokenizer_added_are_refused_by_the_count() -> None:
+def test_spaces_of_a_detokenizer_are_refused_by_the_count() -> None:
     """Emitted: ok </think> 1 <|im_end|>; shown with a space on each side of the control token."""
     row = answered("ok ", " 1", 4)
 
@@ -115,7 +113,7 @@ def test_a_run_of_spaces_that_tiktoken_gives_up_on_is_a_refusal() -> None:
     assert refused.value.refusal.reason is Reason.UNENCODABLE
 
 
-def test_a_prompt_is_cut_at_400_000_characters_and_an_answer_is_not() -> None:
+def test_a_prompt_is_cut_at_400_000_characters_and_no_answer() -> None:
     """Moonshot's own encode cuts inside the word: 80,007 ids; the model never cut what it wrote."""
     text = ("five chars" * 39_999)[:399_996] + " word" + " and the rest of the text"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import open_format
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import (
@@ -27,42 +28,32 @@ pytestmark = pytest.mark.contract
 FORMAT = open_format("qwen3")
 TOKENIZER = FORMAT.tokenizer
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "40 3003 2684 220 16 17 18 19 20 2513 25 94880 586 51950 11 220 99489 323 220 89015 1773 80823 220 "
     "421 856 621 220 16 510 197 18788 1654 6 4086 18788 11162 229 111 146514 145233 378 235 145233 378 "
-    "235 145665 14925 101 87244 78368 30484 97 34370 220 125451 5241 2928 256"
+    "235 145665 14925 101 87244 78368 30484 97 34370 220 125451 5241 2928 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<|endoftext|>", 151643),
-        ("<|im_start|>", 151644),
-        ("<|im_end|>", 151645),
-        ("<tool_call>", 151657),
-        ("</tool_call>", 151658),
-        ("<tool_response>", 151665),
-        ("</tool_response>", 151666),
-        ("<think>", 151667),
-        ("</think>", 151668),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<|endoftext|>": 151643,
+        "<|im_start|>": 151644,
+        "<|im_end|>": 151645,
+        "<tool_call>": 151657,
+        "</tool_call>": 151658,
+        "<tool_response>": 151665,
+        "</tool_response>": 151666,
+        "<think>": 151667,
+        "</think>": 151668,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
-def test_the_model_opens_its_thinking_itself_and_is_given_an_empty_one_when_told_not_to() -> None:
+def test_the_model_opens_its_thinking_itself() -> None:
+    """Told not to think, it is given an empty one."""
     text = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
     assert text == TOKENIZER.decode_text(FORMAT.render(PROMPT))
@@ -75,7 +66,7 @@ def answered(reasoning: str | None, content: str, tokens: int, **changes: object
     return reconstruct(PROMPT, replace(whole, **changes), FORMAT, route())  # type: ignore[arg-type]  # its own fields
 
 
-def test_an_answer_is_rebuilt_with_the_think_token_that_no_text_shows() -> None:
+def test_an_answer_is_rebuilt_with_its_unseen_think_token() -> None:
     row = answered("\nSo.\n", "\n\nYes.", 9)
 
     assert isinstance(row, TokenRow)
@@ -84,7 +75,7 @@ def test_an_answer_is_rebuilt_with_the_think_token_that_no_text_shows() -> None:
     assert Evidence.COUNTED is row.evidence
 
 
-def test_raw_tool_calls_are_one_section_with_what_stands_between_them() -> None:
+def test_raw_calls_are_one_section_with_what_is_between_them() -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [TOKENIZER.id_of("<tool_call>"), *TOKENIZER.encode('\n{"name": "f", "arguments": {}}\n')]
     one = [*ids, TOKENIZER.id_of("</tool_call>")]
@@ -95,7 +86,8 @@ def test_raw_tool_calls_are_one_section_with_what_stands_between_them() -> None:
     assert [SpanKind.TOOL_SECTION, SpanKind.END] == [span.kind for span in row.spans]
 
 
-def test_parsed_calls_are_refused_since_their_json_may_have_been_written_anew() -> None:
+def test_parsed_calls_are_refused() -> None:
+    """Their JSON may have been written anew."""
     row = answered(None, "", 20, finish_reason="tool_calls", tool_calls=(ToolCall("c", "f", "{}"),))
 
     assert isinstance(row, Refusal)

@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import open_format
 
 pytestmark = pytest.mark.contract
 
 TOKENIZER = open_format("qwen3.5").tokenizer
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "40 2908 2597 220 16 17 18 19 20 2433 25 91603 571 50203 11 220 96748 321 184545 1710 78035 220 413 "
     "830 606 220 16 25 198 197 18221 1596 6 3950 18221 10838 229 111 9008 158830 9008 239 102 373 235 "
-    "9008 239 102 373 235 9008 239 100 149518 84237 150104 153348 181204 5074 2834 256"
+    "9008 239 102 373 235 9008 239 100 149518 84237 150104 153348 181204 5074 2834 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize(
-    "name, expected",
-    [
-        ("<|im_start|>", 248045),
-        ("<|im_end|>", 248046),
-        ("<tool_call>", 248058),
-        ("</tool_call>", 248059),
-        ("<think>", 248068),
-        ("</think>", 248069),
-    ],
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER,
+    {
+        "<|im_start|>": 248045,
+        "<|im_end|>": 248046,
+        "<tool_call>": 248058,
+        "</tool_call>": 248059,
+        "<think>": 248068,
+        "</think>": 248069,
+    },
 )
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
 
 
 def test_a_token_that_no_merge_makes_is_read_and_never_written() -> None:

@@ -14,7 +14,8 @@ from typing import Literal
 
 import pytest
 
-from harness.engines.keeper import descendants
+from harness.engines import launch
+from harness.engines.keeper import GRACE_SECONDS, descendants
 from harness.engines.launch import EngineStartError, kept, running
 from harness.engines.settings import Name, Start
 from pipeline.base.paths import ROOT
@@ -38,7 +39,9 @@ WHOLE = 7
 OWNER = """
 import os, sys, time
 from pathlib import Path
+from harness.engines import launch
 from harness.engines.launch import kept
+launch.KEEPER = Path(os.environ["KEEPER"])
 with open(os.devnull, "wb") as log, kept([sys.executable, "-c", os.environ["TREE"], "2"], os.environ, log) as process:
     print(process.pid, flush=True)
     time.sleep(120)
@@ -53,6 +56,17 @@ print("loading", flush=True)
 with standing_in(StandIn({name!r}, lambda prompt: [99], 99), port=port):
     time.sleep(120)
 """
+
+
+@pytest.fixture(autouse=True)
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper with less patience: the processes of these tests are deaf on purpose, and each test waits for it."""
+    text = launch.KEEPER.read_text("utf-8")
+    quick = text.replace(f"GRACE_SECONDS = {GRACE_SECONDS}", "GRACE_SECONDS = 1.0")
+    assert quick != text
+    (tmp_path / "keeper.py").write_text(quick, "utf-8")
+    monkeypatch.setattr(launch, "KEEPER", tmp_path / "keeper.py")
+    monkeypatch.setenv("KEEPER", str(tmp_path / "keeper.py"))
 
 
 class Marked:

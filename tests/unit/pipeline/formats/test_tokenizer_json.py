@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -129,7 +129,16 @@ def material(folder: str) -> Path:
     pytest.skip(f"no {folder} in $DRAFTER_GATE_TOKENIZERS; python -m harness vocabularies unpacks it")
 
 
-def pair(folder: str) -> tuple[Tokenizer, Callable[[list[str]], list[list[int]]]]:
+Splits: TypeAlias = "tuple[Tokenizer, Callable[[list[str]], list[list[int]]]]"
+
+
+@pytest.fixture(scope="module", params=PINNED)
+def folder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def pair(folder: str) -> Splits:
     """Ours, and the library on the same file without its added tokens: text alone, as a model's output is split."""
     import tokenizers
 
@@ -151,10 +160,9 @@ def differing(ours: Tokenizer, theirs: Callable[[list[str]], list[list[int]]], g
     return found
 
 
-@pytest.mark.parametrize("folder", PINNED)
-def test_tokens_and_characters_split_as_in_the_library(folder: str) -> None:
+def test_tokens_and_characters_split_as_in_the_library(pair: Splits) -> None:
     """Every token and every character is split as the library splits it."""
-    ours, theirs = pair(folder)
+    ours, theirs = pair
     pieces = [ours.token_bytes(token).decode(errors="ignore") for token in ours.base_ids]
     planes = [chr(code) for code in (*range(0x3400), *range(0x3400, 0x20000, 11)) if not 0xD800 <= code < 0xE000]
     around = [f"a{char}b {char}{char}1{char}2  {char}\u3042{char}\n{char}!" for char in planes]
@@ -163,18 +171,16 @@ def test_tokens_and_characters_split_as_in_the_library(folder: str) -> None:
     assert [] == differing(ours, theirs, around)
 
 
-@pytest.mark.parametrize("folder", PINNED)
-def test_awkward_text_is_split_as_the_library_splits_it(folder: str) -> None:
-    ours, theirs = pair(folder)
+def test_awkward_text_is_split_as_the_library_splits_it(pair: Splits) -> None:
+    ours, theirs = pair
     draw = random.Random(0)
     drawn = ["".join(draw.choices(AWKWARD, k=draw.randint(1, 12))) for _ in range(2000)]
 
     assert [] == differing(ours, theirs, drawn)
 
 
-@pytest.mark.parametrize("folder", PINNED)
-def test_drawn_text_is_split_as_the_library_splits_it(folder: str) -> None:
-    ours, theirs = pair(folder)
+def test_drawn_text_is_split_as_the_library_splits_it(pair: Splits) -> None:
+    ours, theirs = pair
 
     @settings(suppress_health_check=list(HealthCheck), deadline=None)
     @given(text=texts())
@@ -184,13 +190,12 @@ def test_drawn_text_is_split_as_the_library_splits_it(folder: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("folder", PINNED)
-def test_a_whole_prompt_is_encoded_as_the_library_encodes_it(folder: str) -> None:
+def test_a_whole_prompt_is_encoded_as_the_library_encodes_it(folder: str, pair: Splits) -> None:
     """Control tokens that the text spells are control tokens here, all of them, side by side and inside words."""
     import tokenizers
 
     theirs = tokenizers.Tokenizer.from_file(str(material(folder) / "tokenizer.json"))
-    ours = load_tokenizer_json(material(folder))
+    ours, _ = pair
     draw = random.Random(1)
     spelled = [*ours.control_names, *AWKWARD]
     drawn = ["".join(draw.choices(spelled, k=draw.randint(1, 9))) for _ in range(2000)]

@@ -1,0 +1,73 @@
+"""Contract tests that every family has, for the folders of `tests/contract` to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import ClassVar
+
+import pytest
+
+from harness.strategies import suite
+from harness.views.roundtrip import RoundTrip
+from harness.views.view import Profile
+from pipeline.formats.format import Format, Parts
+from pipeline.formats.tokenizer import Tokenizer
+
+TEXT = (
+    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
+)
+"""What vocabularies split in ways of their own."""
+
+
+class RoundTrips:
+    """Ids, seen as each provider shows them, come back as they were or are refused. A subclass names its format."""
+
+    pytestmark = pytest.mark.contract
+    fmt: ClassVar[Format]
+
+    @classmethod
+    @cache
+    def whole(cls) -> list[Parts]:
+        """Answers that all ways to ask share."""
+        return suite.drawn_whole(cls.fmt)
+
+    def test_parse_is_the_inverse_of_assemble(self) -> None:
+        suite.inverse(self.fmt)()
+
+    def test_assemble_is_the_inverse_of_parse_or_it_refuses(self) -> None:
+        suite.inverse_or_refusal(self.fmt)()
+
+    @pytest.mark.parametrize("profile, stream", suite.ROUTES, ids=lambda value: getattr(value, "slug", str(value)))
+    def test_no_answer_is_rebuilt_wrong(self, profile: Profile, stream: bool) -> None:  # noqa: FBT001 - a parameter
+        suite.never_wrong(self.fmt, profile, stream=stream)()
+
+    @pytest.mark.parametrize("trip", suite.LOSSLESS, ids=lambda trip: trip.name)
+    def test_lossless_views_give_every_canonical_answer_back(self, trip: RoundTrip) -> None:
+        suite.exact(self.fmt, trip, self.whole())()
+
+    @pytest.mark.parametrize("trip", suite.LOSSY, ids=lambda trip: trip.name)
+    def test_views_that_lose_white_space_are_refused(self, trip: RoundTrip) -> None:
+        suite.refused(self.fmt, trip, self.whole())()
+
+
+def text_ids(tokenizer: Tokenizer, ids: str) -> Callable[[], None]:
+    """Return the test that `TEXT` has the ids that the `tokenizers` library 0.23.3 gives it with the model's file."""
+
+    def test() -> None:
+        found = tokenizer.encode(TEXT)
+        if [*map(int, ids.split())] != found or tokenizer.decode_text(found) != TEXT:
+            pytest.fail(f"the ids are {found}, of the text {tokenizer.decode_text(found)!r}")
+
+    return test
+
+
+def control_ids(tokenizer: Tokenizer, published: Mapping[str, int]) -> Callable[[str, int], None]:
+    """Return the test that each control token has its published id."""
+
+    @pytest.mark.parametrize("name, expected", [*published.items()])
+    def test(name: str, expected: int) -> None:
+        if (tokenizer.id_of(name), tokenizer.name_of(expected)) != (expected, name):
+            pytest.fail(f"{name} has the id {tokenizer.id_of(name)}, and {expected} is {tokenizer.name_of(expected)}")
+
+    return test
