@@ -1,4 +1,4 @@
-"""Run any tool or measure of the harness by its name.
+"""Run a tool or measure of the harness by name.
 
 Guarantees: a program's module is imported only when it is named, so that the menu needs neither torch nor a server; the
 exit status is the program's own. A program is a module with `main(arguments) -> int`.
@@ -19,7 +19,7 @@ UNKNOWN, INTERRUPTED = 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where a program lives, and what it does."""
+    """A program's module, and its line in the menu."""
 
     module: str
     help: str
@@ -66,7 +66,9 @@ PROGRAMS: Mapping[str, Program] = {**TOOLS, **MEASURES}
 def main(arguments: Sequence[str]) -> int:
     """Run the named program; return its exit status.
 
-    0 for the menu, 2 for a name that is not in it.
+    0 for the menu, 2 for an unknown name.
+
+        main(["families", "--family", "glm-5", "--draws", "100"])
     """
     name = arguments[0] if arguments else "--help"
     if name in PROGRAMS:
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def menu() -> str:
-    """Every program with what it does."""
+    """Return every program with what it does."""
     lines = ["usage: python -m harness NAME [ARGUMENT ...]; NAME --help tells its arguments", ""]
     for title, programs in (("tools", TOOLS), ("measures", MEASURES)):
         lines += [f"{title}:", *(f"  {name:18} {program.help}" for name, program in programs.items()), ""]

@@ -100,7 +100,7 @@ def exact(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property
 
 
 def drawn_whole(fmt: Format) -> list[Parts]:
-    """Draw as many whole answers as the profile in use says."""
+    """Draw whole answers, as many as the profile says."""
     drawn: list[Parts] = []
 
     @given(parts=completions(fmt))
@@ -112,7 +112,7 @@ def drawn_whole(fmt: Format) -> list[Parts]:
 
 
 def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: Callable[[Parts], None]) -> Property:
-    """Make the test of each answer drawn before, else of the strategy's.
+    """Make the test of drawn answers, else of new ones.
 
     Where an answer breaks it, hypothesis draws again and names the smallest.
     """
@@ -132,7 +132,10 @@ def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: C
 
 
 def _proves_any(trip: RoundTrip) -> bool:
-    """Return whether ids or bytes are given, so that any answer must be accepted."""
+    """Return whether ids or bytes are given.
+
+    Then any answer must be accepted.
+    """
     return trip.ids or trip.logprobs
 
 
