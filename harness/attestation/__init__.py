@@ -1,1 +1,19 @@
-"""The attestation made: pytest plugin, REQUIRED, canaries, statement, signature."""
+"""Sign that the whole contract suite passed on this tree.
+
+Guarantees: an attestation is written only of a whole run, and only where `--attest` is given. It covers the tree's
+digests, what is installed, and the tests that passed. A run that cannot stand for the suite leaves no attestation.
+
+Entry: the pytest plugin, which pyproject.toml loads.
+
+    python -m pytest tests/contract --attest
+
+Order of reading:
+
+- `plugin`: the plugin, and the witness that attests a run or says why not.
+- `required`: the groups of tests, and the list of tests that must pass.
+- `outcomes`: what became of each test.
+- `invocation`: how the suite may be called.
+- `canaries`: failing tests that unmask hooks which hide failures.
+- `statement`: the in-toto statement and its envelope.
+- `signing`: the developer's key and CI's.
+"""

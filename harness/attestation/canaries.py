@@ -1,4 +1,4 @@
-"""Canaries: tests that must fail, to unmask a hook that turns failures into passes.
+"""Run tests that must fail, to unmask tampering hooks.
 
 After the real tests each process runs one failing item in every folder of tests, through the same hooks. Its reports
 reach the hooks of conftests and of unknown plugins, which may tamper with them, and are kept from pytest's own
@@ -27,13 +27,16 @@ QUIET = frozenset({"pytest_runtest_logstart", "pytest_runtest_logreport", "pytes
 
 
 class CanaryError(AssertionError):
-    """The canary's song."""
+    """The failure that every canary must report."""
 
 
 class Canary(pytest.Function):
-    """A failing test whose reports only foreign plugins and `heard` get to see."""
+    """A failing test whose reports stay among foreign plugins.
 
-    heard: list[pytest.TestReport]
+    Pytest's own reporters never see them; `reports` keeps them as the foreign plugins left them.
+    """
+
+    reports: list[pytest.TestReport]
 
     @property
     def ihook(self) -> Any:  # noqa: ANN401 - pytest's own hook relay is untyped
@@ -41,7 +44,10 @@ class Canary(pytest.Function):
 
 
 class _QuietHooks:
-    """Pytest's hooks, but for reports: those go to the foreign plugins, then to the canary's own list."""
+    """Pytest's hooks, with reports sent to foreign plugins alone.
+
+    A report then goes to the canary's own list.
+    """
 
     def __init__(self, canary: Canary) -> None:
         self._canary = canary
@@ -54,38 +60,42 @@ class _QuietHooks:
         def call(**arguments: Any) -> None:  # noqa: ANN401 - hooks take what they take
             foreign(**arguments)
             if name == "pytest_runtest_logreport":
-                self._canary.heard.append(arguments["report"])
+                self._canary.reports.append(arguments["report"])
 
         return call
 
 
 def foreign_plugins(config: pytest.Config) -> Iterator[tuple[str, object]]:
-    """Plugins of neither pytest nor the packages that the suite names: conftests, and what nobody expects."""
+    """Yield the plugins that the suite does not name."""
     for name, plugin in config.pluginmanager.list_name_plugin():
-        if plugin is not None and _package(plugin) not in TRUSTED:
+        module = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
+        if plugin is not None and module.partition(".")[0] not in TRUSTED:
             yield name, plugin
 
 
 def foreign_hook(config: pytest.Config, name: str) -> Any:  # noqa: ANN401 - as above
-    """The hook as only foreign plugins implement it."""
+    """Return the hook as only foreign plugins implement it."""
     foreign = {id(plugin) for _, plugin in foreign_plugins(config)}
     ours = [plugin for plugin in config.pluginmanager.get_plugins() if id(plugin) not in foreign]
     return config.pluginmanager.subset_hook_caller(name, remove_plugins=ours)
 
 
 def silenced(session: pytest.Session) -> list[str]:
-    """Run one canary for each folder of tests; what happened to those that were not reported failed."""
+    """Run one canary in each folder; return what masked them."""
     modules: dict[Path, pytest.Module] = {}
     for item in session.items:
         if module := item.getparent(pytest.Module):
             modules.setdefault(module.path.parent, module)
     if not modules:
         return ["no canary could be run: no test module was collected"]
-    return [problem for module in modules.values() if (problem := _sing(module))]
+    return [problem for module in modules.values() if (problem := _masked_canary(module))]
 
 
 def masked_report(config: pytest.Config) -> str | None:
-    """What this process's hooks make of the report of a failure, if not a failure."""
+    """Say what hooks make of a failure's report.
+
+    None where it stays a failure.
+    """
     report = pytest.TestReport("canary", ("canary", 0, "canary"), {}, "failed", "canary", "call")
     foreign_hook(config, "pytest_runtest_logreport")(report=report)
     category = config.hook.pytest_report_teststatus(report=report, config=config)[0]
@@ -94,23 +104,19 @@ def masked_report(config: pytest.Config) -> str | None:
     return None
 
 
-def _sing(module: pytest.Module) -> str | None:
-    canary: Canary = Canary.from_parent(module, name=f"test_{secrets.token_hex(8)}", callobj=_fail)
-    canary.heard = []
+def _masked_canary(module: pytest.Module) -> str | None:
+    """Run a canary in one folder; say what masked it."""
+
+    def fail() -> None:
+        raise CanaryError("this test must be reported failed")
+
+    canary: Canary = Canary.from_parent(module, name=f"test_{secrets.token_hex(8)}", callobj=fail)
+    canary.reports = []
     canary.config.hook.pytest_runtest_protocol(item=canary, nextitem=None)
-    calls = [report for report in canary.heard if report.when == "call"]
+    calls = [report for report in canary.reports if report.when == "call"]
     where = module.path.parent.name
     if len(calls) != 1:
         return f"in {where}/ the canary, a test that must fail, was not run"
     if not calls[0].failed or hasattr(calls[0], "wasxfail") or "CanaryError" not in calls[0].longreprtext:
         return f"in {where}/ the canary, a test that must fail, was reported {calls[0].outcome}"
     return None
-
-
-def _fail() -> None:
-    raise CanaryError("this test must be reported failed")
-
-
-def _package(plugin: object) -> str:
-    name = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
-    return name.partition(".")[0]

@@ -1,6 +1,7 @@
-"""How the suite was called: an attested run takes a short list of options and refuses every other.
+"""Check how the suite was called, before it is attested.
 
-A list of what is allowed fails closed; options that select, ignore, update or record need not be known by name.
+Guarantees: an attested run takes a short list of options and refuses every other. A list of what is allowed fails
+closed: options that select, ignore, update or record need not be known by name.
 """
 
 from __future__ import annotations
@@ -40,21 +41,24 @@ VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 
 def objections(config: pytest.Config) -> Iterator[Objection]:
-    """Everything about the call, the process and what is installed that an attestation cannot stand on."""
+    """Yield what speaks against the call, process and installation."""
     root = config.rootpath
-    yield from _options(config)
+    yield from option_objections(config)
     for name in VARIABLES:
         if os.environ.get(name):
             yield Objection(f"{name} is {os.environ[name]!r}: it changes what the suite runs", f"unset {name}")
     if config.inipath != root / "pyproject.toml":
         yield Objection(f"pytest is configured by {config.inipath}, not by pyproject.toml at the root", PROVE)
-    yield from _plugins(config)
+    yield from plugin_objections(config)
     yield from unhashed_objections(root)
     yield from process_objections(root)
 
 
 def process_objections(root: Path) -> Iterator[Objection]:
-    """The interpreter and what is installed, as the gate sees them; the start need not be isolated."""
+    """Yield what speaks against the interpreter and its packages.
+
+    They are held to the gate's own rules, but for the isolated start.
+    """
     runtime = environment.observe()
     yield from environment.start_objections(runtime)
     yield from environment.location_objections(runtime, root)
@@ -66,13 +70,17 @@ def process_objections(root: Path) -> Iterator[Objection]:
 
 
 def drop_rewritten(root: Path) -> None:
-    """Remove pytest's own caches of rewritten asserts, which are believed by the hash that they themselves name."""
+    """Remove pytest's caches of rewritten asserts.
+
+    Pytest believes such a cache by the hash that the cache itself names.
+    """
     for package in ("pipeline", "harness", "tests"):
         for cache in (root / package).rglob("__pycache__/*-pytest-*.pyc"):
             cache.unlink(missing_ok=True)
 
 
-def _options(config: pytest.Config) -> Iterator[Objection]:
+def option_objections(config: pytest.Config) -> Iterator[Objection]:
+    """Yield options, paths and modes that an attested run excludes."""
     for option in unknown_options([str(argument) for argument in config.invocation_params.args]):
         what = f"the run was given {option!r}, which may leave tests out or change what they prove"
         yield Objection(what, f"{PROVE} without it")
@@ -84,7 +92,7 @@ def _options(config: pytest.Config) -> Iterator[Objection]:
 
 
 def unknown_options(arguments: list[str]) -> Iterator[str]:
-    """The arguments, as they were given, that are no part of an attested run."""
+    """Yield the arguments that an attested run may not have."""
     rest = iter(arguments)
     for argument in rest:
         option, equals, value = argument.partition("=")
@@ -101,8 +109,8 @@ def unknown_options(arguments: list[str]) -> Iterator[str]:
             yield f"{option} {value}"
 
 
-def _plugins(config: pytest.Config) -> Iterator[Objection]:
-    """Plugins from outside the tree that the suite does not name."""
+def plugin_objections(config: pytest.Config) -> Iterator[Objection]:
+    """Yield plugins of neither the suite nor the tree's tests."""
     tests = config.rootpath / "tests"
     for name, plugin in foreign_plugins(config):
         file = plugin.__file__ if isinstance(plugin, ModuleType) else None

@@ -1,4 +1,4 @@
-"""What became of each test, kept from pytest's reports, and what of that stands against an attestation."""
+"""What became of each test, from pytest's reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ EMPTY = "got empty parameter set"
 
 @dataclass(slots=True)
 class Outcomes:
-    """Node ids by outcome; `covered` holds (route, feature) pairs of tests that passed."""
+    """Node ids by outcome.
+
+    `covered` holds the (route, feature) pairs of tests that passed.
+    """
 
     passed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -28,7 +31,10 @@ class Outcomes:
     covered: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take one phase of one test, or one subtest, which has its parent's node id and never stands for it."""
+        """Take one phase of one test.
+
+        A subtest has its parent's node id and never stands for it.
+        """
         if hasattr(report, "wasxfail"):
             self.xfailed.add(report.nodeid)
         elif report.failed:
@@ -40,7 +46,7 @@ class Outcomes:
             self.covered |= {(value[0], value[1]) for key, value in report.user_properties if key == COVERS}  # type: ignore[index]  # our own pairs
 
     def add_collection(self, report: pytest.CollectReport) -> None:
-        """A module that could not be imported, or skipped itself."""
+        """Take a module that failed or skipped itself."""
         if report.failed:
             self.failed.add(report.nodeid)
         elif report.skipped:
@@ -48,15 +54,16 @@ class Outcomes:
 
     @property
     def whole(self) -> frozenset[str]:
-        """Tests that passed and did nothing else."""
+        """Return the tests that passed and did nothing else."""
         return frozenset(self.passed - self.unfinished)
 
     @property
     def unfinished(self) -> frozenset[str]:
-        """Tests of which an objection speaks by name."""
+        """Return the tests that an objection names."""
         return frozenset(self.failed | self.skipped | self.empty | self.xfailed | self.deselected)
 
     def objections(self) -> Iterator[Objection]:
+        """Yield an objection for each outcome but a pass."""
         kinds = (
             ("failed or had errors", self.failed, "python -m pytest {}"),
             ("were skipped", self.skipped, "python -m pytest -rs {}"),
@@ -73,7 +80,10 @@ class Outcomes:
 
 
 def mark_coverage(items: list[pytest.Item]) -> None:
-    """Write what `@pytest.mark.covers(*features, route=...)` says into each test's properties."""
+    """Write each `covers` marker into its test's properties.
+
+    Raises pytest.UsageError for a marker without features or route.
+    """
     for item in items:
         for marker in item.iter_markers("covers"):
             routes = marker.kwargs.get("route", marker.kwargs.get("routes", ()))

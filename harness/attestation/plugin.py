@@ -1,9 +1,9 @@
-"""The pytest plugin of the contract suite: its groups, its canaries, and the witness that attests a run.
+"""The pytest plugin that attests runs of the contract suite.
 
 Guarantees: an attestation is written only when asked for (`--attest`), by the controller alone, and only of a whole
-run: every test of REQUIRED passed and no other ran, nothing was selected, skipped or expected to fail, the tree stood
-still, and the canaries were heard. Otherwise nothing is written, each objection is printed with the command that
-mends it, and the run fails. The old attestation is gone either way.
+run: every test of REQUIRED passed and no other ran; nothing was selected, skipped or expected to fail; the tree did not
+change; no canary was masked. Otherwise nothing is written, each objection is printed with the command that mends it,
+and the run fails. The old attestation is removed either way.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.attestation import canaries as canary
-from harness.attestation import invocation, required
+from harness.attestation import canaries, invocation, required
 from harness.attestation.outcomes import Outcomes, mark_coverage
 from harness.attestation.required import absent_groups, by_group, is_absent
 from harness.attestation.signing import SigningError
@@ -37,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--attest"):
         return
     config.pluginmanager.register(CanaryRunner(config), "drafter-gate-canaries")
-    if not _is_worker(config):
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Witness(config), "drafter-gate-witness")
 
 
@@ -55,7 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class CanaryRunner:
-    """Runs the canaries where tests run, after them, and hands the result to the controller."""
+    """Run the canaries after the tests, where the tests run.
+
+    A worker of xdist hands the result to the controller.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -65,7 +67,7 @@ class CanaryRunner:
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         result = yield
         if session.items and not _is_controller(self.config):
-            self.problems = canary.silenced(session)
+            self.problems = canaries.silenced(session)
             self._output(CANARIES, self.problems)
         return result
 
@@ -73,7 +75,7 @@ class CanaryRunner:
         self._output(DESELECTED, [item.nodeid for item in items])
 
     def _output(self, key: str, values: list[str]) -> None:
-        """What a worker says reaches the controller as JSON; elsewhere there is no one to tell."""
+        """Hand values to the controller, where this is a worker."""
         output: dict[str, object] | None = getattr(self.config, "workeroutput", None)
         if output is not None:
             earlier = output.get(key, [])
@@ -81,14 +83,14 @@ class CanaryRunner:
 
 
 class Witness:
-    """Watches a run from its start and attests it at its end, or says why not."""
+    """Watch a run and attest it, or say why not."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Take the old attestation away before anything is collected, and the tree's digests."""
+        """Remove the old attestation and digest the tree, before collection."""
         self.config = config
         self.root = config.rootpath
         self.outcomes = Outcomes()
-        self.singers: list[str] = []
+        self.worker_problems: list[str] = []
         self.lines: list[str] = []
         attestation_path().unlink(missing_ok=True)
         invocation.drop_rewritten(self.root)
@@ -110,60 +112,62 @@ class Witness:
         del error
         output: dict[str, list[str]] = getattr(node, "workeroutput", {})
         self.outcomes.deselected |= set(output.get(DESELECTED, []))
-        self.singers += output.get(CANARIES, ["a worker ended without running its canary"])
+        self.worker_problems += output.get(CANARIES, ["a worker ended without running its canary"])
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Last of all, since others (an unused golden) may still make the run fail."""
-        objections = [*self.early, *self._objections()]
+        """Attest the run, or object to it.
+
+        Runs last, since other plugins (an unused golden) may still make the run fail.
+        """
+        objections = [*self.early, *self.objections()]
         if session.exitstatus and not objections:
             objections.append(Objection(f"pytest ended with status {int(session.exitstatus)}", PROVE))
         if not objections:
-            objections += self._attest()
+            objections += self.attest()
         if objections:
             self.lines = ["attestation: not written", *(f"objection: {objection}" for objection in objections)]
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
-        """After all else that is said of the run."""
+        """Print the attestation's lines after all others."""
         result = yield
         for line in self.lines:
             terminalreporter.write_line(line)
         return result
 
-    def _objections(self) -> Iterator[Objection]:
+    def objections(self) -> Iterator[Objection]:
+        """Yield all that speaks against an attestation of this run."""
         yield from invocation.objections(self.config)
         yield from self.outcomes.objections()
-        yield from self._required()
-        yield from self._canaries()
+        try:
+            listed = required.read_required(self.root / required.REQUIRED)
+            yield from required.differences(listed, self.outcomes.whole, self.outcomes.unfinished)
+        except required.RequiredError as error:
+            yield Objection(str(error), required.WRITE)
+        yield from self.canary_objections()
         yield from _profile_objections(self.config)
         after, problems = _digests(self.root)
         yield from problems
         if self.before and after and (names := changed(self.before, after)):
             yield Objection(f"the tree changed while the suite ran: {', '.join(names)}", PROVE)
 
-    def _required(self) -> Iterator[Objection]:
-        try:
-            listed = required.read_required(self.root / required.REQUIRED)
-        except required.RequiredError as error:
-            yield Objection(str(error), required.WRITE)
-            return
-        yield from required.differences(listed, self.outcomes.whole, self.outcomes.unfinished)
-
-    def _canaries(self) -> Iterator[Objection]:
+    def canary_objections(self) -> Iterator[Objection]:
+        """Yield what the canaries found, here and in the workers."""
         runner = self.config.pluginmanager.get_plugin("drafter-gate-canaries")
         own = runner.problems if isinstance(runner, CanaryRunner) else None
         if own is None and not _is_controller(self.config):
             own = ["the canary was not run"]
-        if masked := canary.masked_report(self.config):
+        if masked := canaries.masked_report(self.config):
             own = [*(own or []), masked]
-        for problem in dict.fromkeys([*(own or []), *self.singers]):
+        for problem in dict.fromkeys([*(own or []), *self.worker_problems]):
             yield Objection(
                 f"failures may be masked: {problem}", f"git log -p -- '*conftest.py', mend it, then {PROVE}"
             )
 
-    def _attest(self) -> Iterator[Objection]:
+    def attest(self) -> Iterator[Objection]:
+        """Sign the attestation; yield the objection where that fails."""
         passed = self.outcomes.whole
         groups, covered = frozenset(by_group(passed)), frozenset(self.outcomes.covered)
         result = Result(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES)
@@ -183,21 +187,20 @@ def _digests(root: Path) -> tuple[dict[str, str], list[Objection]]:
         return {}, [Objection(str(error), PROVE)]
 
 
-def _is_worker(config: pytest.Config) -> bool:
-    return hasattr(config, "workerinput")
-
-
 def _is_controller(config: pytest.Config) -> bool:
-    """Whether tests run elsewhere than in this process."""
+    """Return whether tests run in other processes than this."""
     return config.pluginmanager.has_plugin("dsession")
 
 
 def _profile_objections(config: pytest.Config) -> Iterator[Objection]:
-    """The profile that tests/conftest.py loads, unless the command line named another."""
+    """Yield a hypothesis profile that is not the contract's.
+
+    tests/conftest.py loads the contract's profile unless the command line named another.
+    """
     from hypothesis import settings
 
     name = config.getoption("--hypothesis-profile", None) or invocation.PROFILE
-    seen = settings.get_profile(name)
-    if name != invocation.PROFILE or (seen.max_examples, seen.derandomize) != (CONTRACT_EXAMPLES, True):
-        what = f"the hypothesis profile is {name} with {seen.max_examples} examples, not {invocation.PROFILE}"
+    profile = settings.get_profile(name)
+    if name != invocation.PROFILE or (profile.max_examples, profile.derandomize) != (CONTRACT_EXAMPLES, True):
+        what = f"the hypothesis profile is {name} with {profile.max_examples} examples, not {invocation.PROFILE}"
         yield Objection(f"{what} with {CONTRACT_EXAMPLES}, derandomised", f"{PROVE} without --hypothesis-profile")

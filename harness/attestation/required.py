@@ -1,12 +1,10 @@
-"""REQUIRED: the contract tests that must have passed, by group, in `tests/contract/REQUIRED`.
+"""The contract tests that must pass, by group: `tests/contract/REQUIRED`.
 
-The file is compared in both directions, so that a test that is removed, renamed or added is a diff that someone
-reviews. `python -m harness required` says what differs; with `--write` it writes the file anew.
+    python -m harness required [--write]
 
-Groups of contract tests: what a test needs beyond the repository, and whether that is here.
-
-A group whose material is absent is not collected, so that nothing is skipped, and the attestation does not name it;
-one that is collected must pass whole. The folder of a test says which group it belongs to.
+Guarantees: the file is compared in both directions, so that a test that is removed, renamed or added is a diff that
+someone reviews. The folder of a test says which group it belongs to. A group whose material is absent is not
+collected, so that nothing is skipped, and the attestation does not name it; a group that is collected must pass whole.
 """
 
 from __future__ import annotations
@@ -37,6 +35,9 @@ from pipeline.formats.tokenizer_json import (
 from pipeline.records import PROVE, Objection
 
 CONTRACT = "tests/contract"
+REQUIRED = f"{CONTRACT}/REQUIRED"
+WRITE = "python -m harness required --write"
+HEADER = f"# The contract tests that an attestation needs, by group. Written by: {WRITE}\n"
 BASE = "base"
 TOKENIZERS = {
     "tokenizer_kimi": ("kimi-k2.5", KIMI_SHA256),
@@ -57,8 +58,18 @@ TABLE = "cassettes.json"
 """Beside them: each cassette of the route, its format, and what it gave when it was recorded."""
 
 
+Required = Mapping[str, frozenset[str]]
+
+
+class RequiredError(Exception):
+    """REQUIRED is missing or cannot be read."""
+
+
 def group_of(nodeid: str) -> str:
-    """`base`, `tokenizer:<sha256>` or `live:<route>`, by the folder below tests/contract."""
+    """Return the group of a test, by its folder.
+
+    `base`, `tokenizer:<sha256>` or `live:<route>`.
+    """
     parts = PurePosixPath(nodeid.partition("::")[0]).parts[len(PurePosixPath(CONTRACT).parts) :]
     if parts and parts[0] in TOKENIZERS:
         return f"tokenizer:{TOKENIZERS[parts[0]][1]}"
@@ -68,7 +79,7 @@ def group_of(nodeid: str) -> str:
 
 
 def absent_groups(root: Path = ROOT) -> dict[str, str]:
-    """Groups whose material is not here, and why."""
+    """Return the groups whose material is absent, with the reason."""
     wanted = {f"tokenizer:{sha256}": _why_absent(name, sha256) for name, sha256 in TOKENIZERS.values()}
     live = (path.parent for path in sorted((root / CONTRACT / LIVE).glob(f"*/{TABLE}")))
     wanted |= {group_of(f"{CONTRACT}/{LIVE}/{folder.name}/"): _why_not_live(folder, root) for folder in live}
@@ -76,7 +87,7 @@ def absent_groups(root: Path = ROOT) -> dict[str, str]:
 
 
 def is_absent(path: Path, root: Path) -> bool:
-    """Whether this folder or file belongs to a group whose material is not here."""
+    """Return whether a path belongs to an absent group."""
     try:
         relative = path.relative_to(root).as_posix()
     except ValueError:
@@ -85,7 +96,7 @@ def is_absent(path: Path, root: Path) -> bool:
 
 
 def by_group(nodeids: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Node ids of each group that has any."""
+    """Return the node ids of each group that has any."""
     ids = frozenset(nodeids)
     return {group: frozenset(i for i in ids if group_of(i) == group) for group in {group_of(i) for i in ids}}
 
@@ -107,22 +118,18 @@ def _why_absent(name: str, sha256: str) -> str:
     return "" if found == sha256 else f"{directory} holds the tokenizer {found[:12]}, wanted {sha256[:12]}"
 
 
-REQUIRED = f"{CONTRACT}/REQUIRED"
-WRITE = "python -m harness required --write"
-HEADER = f"# The contract tests that an attestation needs, by group. Written by: {WRITE}\n"
-
-Required = Mapping[str, frozenset[str]]
-
-
-class RequiredError(Exception):
-    """REQUIRED is missing or cannot be read as what it should be."""
-
-
 def read_required(path: Path) -> Required:
-    """Node ids by group. Raises RequiredError, naming the line."""
+    """Return the node ids by group.
+
+    Raises RequiredError, naming the line.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequiredError(f"{path} cannot be read ({error}): {WRITE}") from error
     groups: dict[str, frozenset[str]] = {}
     group = None
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
             continue
         if line.startswith("[") and line.endswith("]"):
@@ -136,15 +143,19 @@ def read_required(path: Path) -> Required:
 
 
 def format_required(groups: Required) -> str:
-    """The file's text: `base` first, then the other groups by name, ids sorted."""
+    """Return the file's text.
+
+    `base` comes first, then the other groups by name, ids sorted.
+    """
     order = sorted((group for group in groups if groups[group]), key=lambda group: (group != BASE, group))
     return HEADER + "".join(f"\n[{group}]\n" + "".join(f"{i}\n" for i in sorted(groups[group])) for group in order)
 
 
 def differences(required: Required, passed: Iterable[str], accounted: Iterable[str] = ()) -> Iterator[Objection]:
-    """What REQUIRED and the tests that passed do not have in common; groups that are absent here are left aside.
+    """Yield the differences between REQUIRED and the tests that passed.
 
-    `accounted` are tests that did not pass and of which another objection speaks.
+    Groups that are absent here are left aside. `accounted` are tests that did not pass and that another objection
+    names.
     """
     ids = frozenset(passed)
     wanted = frozenset().union(*(members for group, members in required.items() if group not in absent_groups()))
@@ -158,14 +169,17 @@ def differences(required: Required, passed: Iterable[str], accounted: Iterable[s
 
 
 def few(names: list[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
+    """Name the first few, and count the rest."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare or write. Exit 0 when REQUIRED says what is collected, 1 when it does not, 2 when nothing collects."""
-    parser = argparse.ArgumentParser(prog="python -m harness required", description=__doc__)
+    """Compare or write REQUIRED.
+
+    Exit 0 when it lists what is collected, 1 when it does not, 2 when nothing is collected.
+    """
+    parser = argparse.ArgumentParser(prog="python -m harness required", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the file anew")
     options = parser.parse_args(arguments)
     collected = _collected()
@@ -184,7 +198,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Collector:
-    """Keeps the node ids of a collection that had no errors."""
+    """Keep the node ids of a collection without errors."""
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
@@ -199,13 +213,6 @@ def _collected() -> tuple[str, ...]:
     arguments = ["--collect-only", "-qq", "--no-summary", f"--rootdir={ROOT}", str(ROOT / CONTRACT)]
     status = pytest.main(["-p", "harness.attestation.plugin", *arguments], plugins=[collector])
     return collector.ids if status == pytest.ExitCode.OK else ()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequiredError(f"{path} cannot be read ({error}): {WRITE}") from error
 
 
 def _all(groups: Required) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The private half: a developer's own key, made on first use, and CI's, given by the environment.
+"""The private keys: a developer's own, and CI's.
 
 Guarantees: a private key is written with mode 0600 and never printed; one that others may read is refused.
 """
@@ -23,11 +23,14 @@ ROTATE = "python -m harness attestation rotate --private FILE"
 
 
 class SigningError(Exception):
-    """There is no key to sign with; the message says what mends it."""
+    """No key can sign; the message says what mends it."""
 
 
 def signer(root: Path, environ: Mapping[str, str] = os.environ) -> tuple[CryptoSigner, Scope]:
-    """CI's key where `$DRAFTER_GATE_CI_KEY` holds its PEM text, else the developer's own. Raises SigningError."""
+    """Return the key to sign with, and its scope.
+
+    CI's key where `$DRAFTER_GATE_CI_KEY` holds its PEM text, else the developer's own. Raises SigningError.
+    """
     if pem := environ.get(CI_KEY):
         ci = _load(pem.encode(), f"${CI_KEY}")
         if trusted_keys(root).get(ci.public_key.keyid, (None, None))[1] is not Scope.CI:
@@ -37,7 +40,10 @@ def signer(root: Path, environ: Mapping[str, str] = os.environ) -> tuple[CryptoS
 
 
 def developer_key(directory: Path) -> CryptoSigner:
-    """The key in `dev.pem`, made if it is not there; its public half is written beside it for the gate to find."""
+    """Return the key in `dev.pem`, made where it is missing.
+
+    Its public half is written beside it, where the gate finds it. Raises SigningError.
+    """
     path = directory / "dev.pem"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,7 +59,10 @@ def developer_key(directory: Path) -> CryptoSigner:
 
 
 def new_ci_key(root: Path, private: Path) -> Path:
-    """A new pair for CI: the private half to `private`, the public one into pipeline/gate/keys/; the latter's path."""
+    """Make CI's key pair; return the public half's path.
+
+    The private half goes to `private`, the public half into pipeline/gate/keys/. Raises SigningError.
+    """
     pair = CryptoSigner.generate_ed25519()
     try:
         write_private(private, pair)
@@ -65,7 +74,10 @@ def new_ci_key(root: Path, private: Path) -> Path:
 
 
 def write_private(path: Path, key: CryptoSigner) -> None:
-    """PEM, mode 0600, complete when it appears. Raises FileExistsError rather than replace a key."""
+    """Write a private key as PEM, mode 0600.
+
+    The file is complete when it appears. Raises FileExistsError rather than replace a key.
+    """
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(key.private_bytes)

@@ -1,7 +1,9 @@
-"""The attestation: the suite's result as an in-toto statement in a DSSE envelope, signed, about exactly this tree.
+"""The attestation: a signed in-toto statement about exactly this tree.
 
-Plain JSON throughout, since in-toto's protobuf classes turn integers into floats. `python -m harness attestation
-rotate --private FILE` makes a new key pair for CI.
+    python -m harness attestation rotate --private FILE
+
+`rotate` makes a new key pair for CI. The envelope is DSSE. The JSON is plain throughout, since in-toto's protobuf
+classes turn integers into floats.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ PROVENANCE_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A whole run: the tests that passed, the groups they make up, the (route, feature) pairs that they cover."""
+    """A whole run: what passed, and what it covers.
+
+    `contracts` are (route, feature) pairs.
+    """
 
     passed: frozenset[str]
     groups: frozenset[str]
@@ -55,7 +60,10 @@ class Result:
 
 
 def write_attestation(result: Result, root: Path = ROOT, now: datetime | None = None) -> tuple[Path, Scope, datetime]:
-    """Sign and put in place, whole or not at all; the path, the scope, the expiry. Raises SigningError, OSError."""
+    """Sign and write the attestation; return path, scope and expiry.
+
+    It appears whole or not at all. Raises SigningError, OSError.
+    """
     key, scope = signer(root)
     issued = (now or datetime.now(UTC)).replace(microsecond=0)
     envelope = sign(statement(result, scope, issued, root), key)
@@ -68,7 +76,7 @@ def write_attestation(result: Result, root: Path = ROOT, now: datetime | None = 
 
 
 def sign(content: Mapping[str, Json], key: CryptoSigner) -> bytes:
-    """The envelope's JSON, around the statement's."""
+    """Return the JSON of the envelope around a statement."""
     payload = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
     envelope.sign(key)
@@ -76,7 +84,10 @@ def sign(content: Mapping[str, Json], key: CryptoSigner) -> bytes:
 
 
 def statement(result: Result, scope: Scope, issued: datetime, root: Path) -> dict[str, Json]:
-    """An in-toto Statement v1 with the predicate test-result v0.1 and this project's own fields beside its own."""
+    """Return the in-toto Statement v1 with predicate test-result v0.1.
+
+    The predicate holds this project's own fields beside the standard ones.
+    """
     subjects: list[Json] = [
         {"name": name, "digest": {algorithm(name): digest}} for name, digest in sorted(result.digests.items())
     ]
@@ -84,11 +95,12 @@ def statement(result: Result, scope: Scope, issued: datetime, root: Path) -> dic
         "_type": STATEMENT_TYPE,
         "subject": subjects,
         "predicateType": PREDICATE_TYPE,
-        "predicate": {**_outcome(result, root), **_circumstances(result, scope, issued, root)},
+        "predicate": {**outcome_fields(result, root), **run_fields(result, scope, issued, root)},
     }
 
 
-def _outcome(result: Result, root: Path) -> dict[str, Json]:
+def outcome_fields(result: Result, root: Path) -> dict[str, Json]:
+    """Return the standard fields: what passed, under which configuration."""
     routes = sorted({route for route, _ in result.contracts})
     features = {route: sorted(name for on, name in result.contracts if on == route) for route in routes}
     pinned: list[Json] = [{"name": name, "digest": {"sha256": file_sha256(root / name)}} for name in CONFIGURATION]
@@ -104,9 +116,15 @@ def _outcome(result: Result, root: Path) -> dict[str, Json]:
     }
 
 
-def _circumstances(result: Result, scope: Scope, issued: datetime, root: Path) -> dict[str, Json]:
+def run_fields(result: Result, scope: Scope, issued: datetime, root: Path) -> dict[str, Json]:
+    """Return this project's fields: scope, expiry, recordings and platform."""
     cassettes = [_provenance(path) for path in sorted((root / "cassettes").rglob("*.yaml"))]
     goldens = [_provenance(path) for path in sorted((root / "goldens").rglob("*.json"))]
+    paid = [entry for entry in cassettes if entry.get("source") == "live"]
+    by_route: dict[str, list[dict[str, str]]] = {}
+    for entry in paid:
+        by_route.setdefault(f"{entry['route']} {entry['model']}", []).append(entry)
+    live = {route: _oldest(by_route[route]) or "" for route in sorted(by_route)}
     return {
         "project": PROJECT,
         "scope": scope.value,
@@ -115,20 +133,26 @@ def _circumstances(result: Result, scope: Scope, issued: datetime, root: Path) -
         "hypothesis": {"profile": result.profile, "maxExamples": result.max_examples},
         "oldestCassette": _oldest(cassettes),
         "oldestGolden": _oldest(goldens),
-        "liveCassettes": dict[str, Json](_live(cassettes)),
+        "liveCassettes": dict[str, Json](live),
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
 
 
 def installed_digest() -> str:
-    """Sha256 over the sorted lines `name==version` of what is installed."""
+    """Return the digest of what is installed.
+
+    Sha256 over the sorted lines `name==version`.
+    """
     installed = sorted({f"{canonical_name(name)}=={version}\n" for name, version in observe().distributions})
     return hashlib.sha256("".join(installed).encode()).hexdigest()
 
 
 def _provenance(path: Path) -> dict[str, str]:
-    """`recorded_at`, `source`, `route` and `model`, as far as a recording gives them at its head."""
+    """Return the provenance at the head of a recording.
+
+    `recorded_at`, `source`, `route` and `model`, where it has them.
+    """
     with path.open(encoding="utf-8") as file:
         return dict(reversed(ENTRY.findall(file.read(PROVENANCE_CHARS))))
 
@@ -137,18 +161,9 @@ def _oldest(recordings: Iterable[Mapping[str, str]]) -> str | None:
     return min((entry["recorded_at"] for entry in recordings if "recorded_at" in entry), default=None)
 
 
-def _live(cassettes: list[dict[str, str]]) -> dict[str, str]:
-    """When the oldest live cassette of each paid route and model was recorded."""
-    live: dict[str, list[dict[str, str]]] = {}
-    for entry in cassettes:
-        if entry.get("source") == "live":
-            live.setdefault(f"{entry['route']} {entry['model']}", []).append(entry)
-    return {way: _oldest(live[way]) or "" for way in sorted(live)}
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Rotate CI's key. Exit 0, or 2 with the reason."""
-    parser = argparse.ArgumentParser(prog="python -m harness attestation", description=__doc__)
+    """Rotate CI's key; 0, or 2 with the reason."""
+    parser = argparse.ArgumentParser(prog="python -m harness attestation", description=(__doc__ or "").splitlines()[0])
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     rotate = verbs.add_parser("rotate", help="make a new key pair for CI")
     rotate.add_argument("--private", type=Path, required=True, metavar="FILE", help="for the private half (0600)")

@@ -1,4 +1,7 @@
-"""The same as `python -m harness cassettes`."""
+"""Record the emulator's cassettes.
+
+python -m harness.cassettes record
+"""
 
 import sys
 

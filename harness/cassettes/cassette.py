@@ -1,13 +1,11 @@
-"""A cassette on disk: where it comes from, then what went out and what came back, as YAML that people can read.
+"""A cassette on disk: provenance, requests, answers, as readable YAML.
 
 Guarantees: `dump_cassette(parse_cassette(text)) == text` for every text that `dump_cassette` wrote; a file is whole or
-not there. Refuses to be written: nothing recorded, an answer of status 400 or above unless asked for, an empty body,
-and anything that still looks like a secret.
+absent. Refuses to be written: nothing recorded, an answer of status 400 or above unless asked for, an empty body, and
+anything that still looks like a secret.
 
-Bodies in a cassette: parsed where that gives the exact bytes back, else raw text, else base64.
-
-Guarantees: `restore(load(dump(store(body)))) == body` for any bytes, because every candidate form is put through YAML
-and compared before it is taken. Nothing is normalised: a body that no style reproduces stays the text that it was.
+A body is parsed JSON where that gives the exact bytes back, else raw text, else base64: every candidate form is put
+through YAML and compared before it is taken. Nothing is normalised.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ Headers = Mapping[str, list[str]]
 
 
 class CassetteError(Exception):
-    """A cassette that cannot be read, must not be written, or does not fit what is asked of it."""
+    """A cassette that is unreadable, unwritable, or does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,10 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a recording comes from. `recorded_at` ends in Z; `digests` (emulator only) say when it is stale.
+    """Where a recording comes from.
 
-    `local` is an engine on the recorder's own machine; its version stands in `versions`.
+    `recorded_at` ends in Z; `digests` (emulator only) say when it is stale. `local` is an engine on the recorder's own
+    machine; its version stands in `versions`.
     """
 
     recorded_at: str
@@ -63,13 +62,16 @@ class Provenance:
 
     @property
     def recorded(self) -> datetime:
-        """When, with its zone."""
+        """Return the time of recording, with its zone."""
         return datetime.fromisoformat(self.recorded_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """One request and its answer, scrubbed; bodies as bytes, content encodings undone."""
+    """One request and its answer, scrubbed.
+
+    Bodies are bytes, with content encodings undone.
+    """
 
     method: str
     uri: str
@@ -83,31 +85,40 @@ class Interaction:
 
 @dataclass(frozen=True, slots=True)
 class Cassette:
-    """A whole recording."""
-
     provenance: Provenance
     interactions: tuple[Interaction, ...]
 
 
 def dump_cassette(cassette: Cassette) -> str:
-    """The file's text: provenance first, where the gate and the attestation look for it."""
-    interactions = [_stored(each) for each in cassette.interactions]
-    return dump({"provenance": _provenance(cassette.provenance), "version": VERSION, "interactions": interactions})
+    """Return the file's text.
+
+    Provenance comes first, where the gate and the attestation look for it.
+    """
+    interactions = [stored_interaction(each) for each in cassette.interactions]
+    return dump(
+        {"provenance": provenance_entries(cassette.provenance), "version": VERSION, "interactions": interactions}
+    )
 
 
 def parse_cassette(text: str) -> Cassette:
-    """The cassette of a file's text. Raises CassetteError for anything else."""
+    """Return the cassette of a file's text.
+
+    Raises CassetteError for anything else.
+    """
     try:
         stored = load(text)
         if stored["version"] != VERSION:
             raise CassetteError(f"cassette version {stored['version']!r}, wanted {VERSION}. Run: {RECORD}")
-        return Cassette(_read_provenance(stored["provenance"]), tuple(map(_interaction, stored["interactions"])))
+        return Cassette(read_provenance(stored["provenance"]), tuple(map(read_interaction, stored["interactions"])))
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CassetteError(f"no readable cassette ({type(error).__name__}: {error}). Run: {RECORD}") from error
 
 
 def read_cassette(path: Path) -> Cassette:
-    """The cassette at `path`. Raises CassetteError, naming the file."""
+    """Return the cassette at `path`.
+
+    Raises CassetteError, naming the file.
+    """
     try:
         return parse_cassette(path.read_bytes().decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -117,20 +128,23 @@ def read_cassette(path: Path) -> Cassette:
 
 
 def save_cassette(path: Path, cassette: Cassette, *, errors_wanted: bool = False) -> None:
-    """Write it, if it may be written. Raises CassetteError with every objection, OSError."""
+    """Write a cassette that may be written.
+
+    Raises CassetteError with every objection, OSError.
+    """
     if found := [*objections(cassette, errors_wanted=errors_wanted)]:
         raise CassetteError(f"{path} was not written: {'; '.join(found)}")
     text = dump_cassette(cassette)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: _write(file, text))
 
+    def write(file: BinaryIO) -> None:
+        file.write(text.encode("utf-8"))
 
-def _write(file: BinaryIO, text: str) -> None:
-    file.write(text.encode("utf-8"))
+    write_whole(path, write)
 
 
 def objections(cassette: Cassette, *, errors_wanted: bool) -> Iterator[str]:
-    """What speaks against keeping a recording."""
+    """Yield what speaks against keeping a recording."""
     if not cassette.interactions:
         yield "nothing was recorded"
     for number, each in enumerate(cassette.interactions):
@@ -142,7 +156,7 @@ def objections(cassette: Cassette, *, errors_wanted: bool) -> Iterator[str]:
 
 
 def leaks(cassette: Cassette) -> Iterator[str]:
-    """Every secret that is still there: where, and what kind."""
+    """Yield every secret that is left: where, what kind."""
     for number, each in enumerate(cassette.interactions):
         parts: dict[str, tuple[bytes, bool]] = {
             "address": (each.uri.encode(), False),
@@ -155,7 +169,8 @@ def leaks(cassette: Cassette) -> Iterator[str]:
             yield from (f"{name} of {number} holds a secret ({found})" for found in secrets_in(data, answer=answer))
 
 
-def _provenance(provenance: Provenance) -> dict[str, Any]:
+def provenance_entries(provenance: Provenance) -> dict[str, Any]:
+    """Return the provenance as YAML holds it."""
     entries: dict[str, Any] = {
         "recorded_at": provenance.recorded_at,
         "source": provenance.source,
@@ -172,7 +187,11 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
     return entries
 
 
-def _read_provenance(entries: Mapping[str, Any]) -> Provenance:
+def read_provenance(entries: Mapping[str, Any]) -> Provenance:
+    """Return the provenance that YAML holds.
+
+    Raises ValueError for an unusable one.
+    """
     oracle = entries.get("oracle")
     if entries["source"] not in {"live", "emulator", "local"}:
         raise ValueError(f"source {entries['source']!r} is neither live nor emulator nor local")
@@ -190,7 +209,8 @@ def _read_provenance(entries: Mapping[str, Any]) -> Provenance:
     )
 
 
-def _stored(each: Interaction) -> dict[str, Any]:
+def stored_interaction(each: Interaction) -> dict[str, Any]:
+    """Return an interaction as YAML holds it."""
     request = {"method": each.method, "uri": each.uri, "headers": _headers(each.request_headers)}
     status = Flow(code=each.status, reason=each.reason)
     answer = {"status": status, "headers": _headers(each.headers), "body": store(each.body)}
@@ -201,7 +221,8 @@ def _headers(headers: Headers) -> dict[str, list[str]]:
     return {name: list(values) for name, values in headers.items()}
 
 
-def _interaction(stored: Mapping[str, Any]) -> Interaction:
+def read_interaction(stored: Mapping[str, Any]) -> Interaction:
+    """Return the interaction that YAML holds."""
     request, answer = stored["request"], stored["response"]
     return Interaction(
         method=request["method"],
@@ -225,7 +246,7 @@ STYLES: Mapping[str, Callable[[Any], str]] = {
     "spaced ascii": json.dumps,
     "indented": partial(json.dumps, ensure_ascii=False, indent=2),
 }
-"""How senders write JSON: OpenRouter, Python, Python told to be short, Python's default, people."""
+"""How senders write JSON: OpenRouter, Python, compact Python, Python's default, people."""
 
 SPACE = " \t\r\n"
 DATA = "data: "
@@ -235,15 +256,24 @@ UNSTORABLE = (yaml.YAMLError, ValueError, RecursionError, OverflowError)
 
 
 class Flow(dict[str, Any]):
-    """A mapping that YAML writes on one line: an event of a stream."""
+    """A mapping that YAML writes on one line.
+
+    An event of a stream.
+    """
 
 
 class FlowIds(list[int]):
-    """A list that YAML writes on one line: token ids."""
+    """A list that YAML writes on one line.
+
+    Token ids.
+    """
 
 
 class _Dumper(yaml.CSafeDumper):  # type: ignore[misc]  # PyYAML has no types
-    """libyaml's emitter, without anchors: equal events are written out."""
+    """Libyaml's emitter, without anchors.
+
+    Equal events are written out.
+    """
 
     def ignore_aliases(self, data: object) -> bool:
         del data
@@ -255,46 +285,46 @@ _ENDLESS = 2**31 - 1
 _Dumper.add_representer(Flow, lambda dumper, data: dumper.represent_mapping(_MAP, data, flow_style=True))
 _Dumper.add_representer(FlowIds, lambda dumper, data: dumper.represent_sequence(_SEQ, data, flow_style=True))
 _Dumper.add_representer(str, lambda dumper, text: dumper.represent_scalar(_STR, text, '"' if "\n" in text else None))
-_MAP, _SEQ, _STR = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:str"
-_ENDLESS = 2**31 - 1
 
 
 def dump(value: object) -> str:
-    """YAML, one event a line, key order kept, never folded."""
+    """Return YAML, one event a line.
+
+    Key order is kept; lines are never folded.
+    """
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=_ENDLESS)
     return text
 
 
 def load(text: str) -> Any:  # noqa: ANN401 - whatever the YAML says; callers check its shape
-    """Plain YAML, no tags that make objects."""
+    """Read plain YAML, without tags that make objects."""
     return yaml.load(text, Loader=yaml.CSafeLoader)
 
 
 def store(body: bytes) -> Stored:
-    """The most readable form that gives `body` back."""
-    return next(form for form in _forms(body) if _survives(form, body))
+    """Return the most readable form that restores `body`."""
+    return next(form for form in candidate_forms(body) if _survives(form, body))
 
 
 def restore(form: Mapping[str, Any]) -> bytes:
-    """The bytes of a stored body. Raises ValueError, KeyError or TypeError for what is no stored body."""
+    """Return the bytes of a stored body.
+
+    Raises ValueError, KeyError or TypeError for anything else.
+    """
     if "base64" in form:
         return base64.b64decode(form["base64"], validate=True)
-    return _text(form).encode("utf-8")
-
-
-def _text(form: Mapping[str, Any]) -> str:
     if "raw" in form:
-        return str(form["raw"])
+        return str(form["raw"]).encode("utf-8")
     if "sse" in form:
-        return END.join(_event_text(event) for event in form["sse"])
-    return f"{form.get('before', '')}{STYLES[form['style']](form['json'])}{form.get('after', '')}"
+        events = form["sse"]
+        pieces = (str(each["raw"]) if "raw" in each else DATA + STYLES[each["style"]](each["json"]) for each in events)
+        return END.join(pieces).encode("utf-8")
+    text = f"{form.get('before', '')}{STYLES[form['style']](form['json'])}{form.get('after', '')}"
+    return text.encode("utf-8")
 
 
-def _event_text(event: Mapping[str, Any]) -> str:
-    return str(event["raw"]) if "raw" in event else DATA + STYLES[event["style"]](event["json"])
-
-
-def _forms(body: bytes) -> Iterator[Stored]:
+def candidate_forms(body: bytes) -> Iterator[Stored]:
+    """Yield the forms of a body, the most readable first."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -309,7 +339,10 @@ def _forms(body: bytes) -> Iterator[Stored]:
 
 
 def _parsed(text: str) -> Stored | None:
-    """JSON with the white space round it, in the style that writes it so; keep-alives come before the JSON."""
+    """Return JSON in the style that writes it so.
+
+    None where no style does. The white space round it is kept: keep-alives come before the JSON.
+    """
     core = text.strip(SPACE)
     start = text.find(core)
     try:
@@ -324,7 +357,10 @@ def _parsed(text: str) -> Stored | None:
 
 
 def _event(piece: str) -> Flow:
-    """One event of a stream: its JSON, or the piece as it stands (a comment, `[DONE]`, the empty end)."""
+    """Return one event of a stream.
+
+    Its JSON, or the piece as it stands (a comment, `[DONE]`, the empty end).
+    """
     parsed = _parsed(piece.removeprefix(DATA)) if piece.startswith(DATA) else None
     if parsed is not None and parsed.keys() == {"json", "style"} and _survives(parsed, piece[len(DATA) :].encode()):
         return Flow(parsed)

@@ -1,12 +1,11 @@
-"""`python -m harness cassettes record`: the emulator's cassettes, recorded anew over a real loopback socket.
+"""The emulator's cassettes, recorded over a real loopback socket.
 
-Guarantees: each cassette holds one whole answer of the case it is named for, with its true ids from the oracle log; one
-that could not be had leaves the old file as it was and makes the exit status 1. Needs torch, through the emulator only.
+    python -m harness cassettes record [--only NAME]
 
-The emulator's cassettes: which providers are asked what, and how an answer shows that it is the case it is called.
-
-Guarantees: a case is a prompt and its settings, the same for recording and replay, so that the request's bytes are the
-same; the seed that made the recorded answer stands in the request.
+Guarantees: each cassette holds one whole answer of the case it is named for, with its true ids from the oracle log. A
+case that fails leaves its old file as it was and makes the exit status 1. A case is a prompt and its settings, the same
+for recording and replay, so that the request's bytes are the same; the seed that made the recorded answer stands in the
+request. Needs torch, through the emulator only.
 """
 
 from __future__ import annotations
@@ -35,120 +34,13 @@ from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import TokenizerError, load_tokenizer
-from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter, encode_body, open_client
+from pipeline.generation.engines.openrouter import NoAnswerError, encode_body, open_client
 from pipeline.generation.engines.request import request_body
 from pipeline.records import Ids, Prompt, RefusedError, Route, Sampling, SpanKind, ToolMode
 
 WEIGHTS = ROOT / "harness" / "tiny_target" / "weights"
 SEEDS = range(1, 41)
 """Tried in order until an answer shows what its case is about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """What recording needs: the emulator's address and oracle log, the format, where cassettes go."""
-
-    url: str
-    oracle: Path
-    fmt: Format
-    library: Path
-    root: Path = ROOT
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Record. Exit 0, 1 where a cassette could not be had, 2 where nothing could start."""
-    parser = argparse.ArgumentParser(prog="python -m harness cassettes", description=__doc__.splitlines()[0])
-    parser.add_argument("verb", nargs="?", choices=["record"], default="record", help="record (the only verb)")
-    parser.add_argument("--only", metavar="NAME", help="cassettes whose name holds this, as chutes or chutes/stream")
-    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="the emulator's model")
-    parser.add_argument("--library", type=Path, default=ROOT / "cassettes", help="where the cassettes go")
-    options = parser.parse_args(arguments)
-    chosen = [name for name in names() if not options.only or options.only in name]
-    if not chosen:
-        sys.stderr.write(f"no cassette's name holds {options.only!r}; they are {', '.join(names())}\n")
-        return 2
-    try:
-        fmt = load_format("kimi-k2.5", load_tokenizer(options.weights))
-        with tempfile.TemporaryDirectory() as folder, emulator(options.weights, Path(folder) / "oracle.jsonl") as url:
-            recorder = Recorder(url, Path(folder) / "oracle.jsonl", fmt, options.library)
-            failed = [name for name in chosen if not _say(name, recorder)]
-    except (CassetteError, TokenizerError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    if not options.only and not failed:
-        remove_orphans(options.library.parent)
-    return 1 if failed else 0
-
-
-@contextmanager
-def emulator(weights: Path, oracle: Path) -> Iterator[str]:
-    """The base URL of an emulator of our own. Raises CassetteError where it does not start."""
-    command = [sys.executable, "-m", "harness", "emulator", "--port", "0", "--weights", str(weights)]
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    command += ["--oracle", str(oracle), "--threads", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as server:
-        try:
-            ready = (server.stdout.readline() if server.stdout else "").split()
-            if ready[:1] != ["listening"]:
-                raise CassetteError("the emulator did not start; its own message stands above")
-            yield ready[1]
-        finally:
-            server.terminate()
-
-
-def _say(name: str, recorder: Recorder) -> bool:
-    try:
-        seed = record(name, recorder)
-    except (CassetteError, NoAnswerError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        return False
-    sys.stdout.write(f"{name}: recorded with seed {seed}\n")
-    return True
-
-
-def record(name: str, recorder: Recorder) -> int:
-    """Save the first answer that shows its case; the seed that gave it. Raises CassetteError."""
-    profile, case = case_of(name)
-    for seed in SEEDS:
-        tape, entry = asyncio.run(_ask(name, recorder, seed))
-        if shows(case, entry.output_ids, recorder.fmt) and not entry.noncanonical:
-            provenance = Provenance(
-                recorded_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                source="emulator",
-                route=f"emulator/{profile.slug}",
-                model=MODEL,
-                stream=case.stream,
-                versions=versions(recorder.root),
-                digests=emulator_digests(recorder.root),
-                oracle=Oracle(entry.prompt_ids, entry.output_ids),
-            )
-            save_cassette(recorder.library / f"{name}.yaml", Cassette(provenance, tape.interactions))
-            return seed
-    raise CassetteError(f"none of {len(SEEDS)} answers shows {case.shows}; train the target again: nox -s tiny_target")
-
-
-async def _ask(name: str, recorder: Recorder, seed: int) -> tuple[Tape, OracleEntry]:
-    body = encode_body(request_of(name, recorder.fmt, seed))
-    async with open_client("emulator", recorder.url) as client:
-        with recording() as tape:
-            generation = await _generation(client, body)
-    return tape, next(entry for entry in read_oracle(recorder.oracle) if entry.generation_id == generation)
-
-
-async def _generation(client: OpenRouter, body: bytes) -> str:
-    answer = await client.send(body)
-    if not answer.complete or answer.generation_id is None:
-        raise CassetteError(f"the emulator answered {answer.status}: {answer.raw[:200].decode(errors='replace')}")
-    return answer.generation_id
-
-
-def remove_orphans(root: Path) -> None:
-    """Delete emulator cassettes that no case records."""
-    known = {f"{name}.yaml" for name in names()}
-    for path in cassette_paths(root):
-        relative = path.relative_to(root / "cassettes").as_posix()
-        if relative.startswith("emulator/") and relative not in known:
-            path.unlink()
 
 
 MODEL: Final = "drafter-gate/tiny-kimi"
@@ -169,7 +61,10 @@ TURNS = Prompt(
 
 @dataclass(frozen=True, slots=True)
 class CassetteCase:
-    """One question. `shows` names what the answer must hold, `own_ids` asks for the provider's strongest evidence."""
+    """One question.
+
+    `shows` names what the answer must hold; `own_ids` asks for the provider's strongest evidence.
+    """
 
     name: str
     prompt: Prompt
@@ -195,19 +90,141 @@ CASES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """What recording needs: emulator, oracle log, format, folders."""
+
+    url: str
+    oracle: Path
+    fmt: Format
+    library: Path
+    root: Path = ROOT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record.
+
+    Exit 0, 1 where a cassette failed, 2 where nothing could start.
+    """
+    parser = argparse.ArgumentParser(prog="python -m harness cassettes", description=__doc__.splitlines()[0])
+    parser.add_argument("verb", nargs="?", choices=["record"], default="record", help="record (the only verb)")
+    parser.add_argument("--only", metavar="NAME", help="cassettes whose name holds this, as chutes or chutes/stream")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="the emulator's model")
+    parser.add_argument("--library", type=Path, default=ROOT / "cassettes", help="where the cassettes go")
+    options = parser.parse_args(arguments)
+    chosen = [name for name in names() if not options.only or options.only in name]
+    if not chosen:
+        sys.stderr.write(f"no cassette's name holds {options.only!r}; they are {', '.join(names())}\n")
+        return 2
+    try:
+        fmt = load_format("kimi-k2.5", load_tokenizer(options.weights))
+        with tempfile.TemporaryDirectory() as folder, emulator(options.weights, Path(folder) / "oracle.jsonl") as url:
+            recorder = Recorder(url, Path(folder) / "oracle.jsonl", fmt, options.library)
+            failed = [name for name in chosen if not _is_recorded(name, recorder)]
+    except (CassetteError, TokenizerError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    if not options.only and not failed:
+        remove_orphans(options.library.parent)
+    return 1 if failed else 0
+
+
+@contextmanager
+def emulator(weights: Path, oracle: Path) -> Iterator[str]:
+    """Start an emulator, and yield its base URL.
+
+    Raises CassetteError where it does not start.
+    """
+    command = [sys.executable, "-m", "harness", "emulator", "--port", "0", "--weights", str(weights)]
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+    command += ["--oracle", str(oracle), "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as server:
+        try:
+            ready = (server.stdout.readline() if server.stdout else "").split()
+            if ready[:1] != ["listening"]:
+                raise CassetteError("the emulator did not start; its own message stands above")
+            yield ready[1]
+        finally:
+            server.terminate()
+
+
+def _is_recorded(name: str, recorder: Recorder) -> bool:
+    """Record one cassette, and print what came of it."""
+    try:
+        seed = record(name, recorder)
+    except (CassetteError, NoAnswerError) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return False
+    sys.stdout.write(f"{name}: recorded with seed {seed}\n")
+    return True
+
+
+def record(name: str, recorder: Recorder) -> int:
+    """Save the first answer that shows its case.
+
+    Returns its seed. Raises CassetteError.
+
+    Raises CassetteError.
+    """
+    profile, case = case_of(name)
+    for seed in SEEDS:
+        tape, entry = asyncio.run(ask(name, recorder, seed))
+        if shows(case, entry.output_ids, recorder.fmt) and not entry.noncanonical:
+            provenance = Provenance(
+                recorded_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                source="emulator",
+                route=f"emulator/{profile.slug}",
+                model=MODEL,
+                stream=case.stream,
+                versions=versions(recorder.root),
+                digests=emulator_digests(recorder.root),
+                oracle=Oracle(entry.prompt_ids, entry.output_ids),
+            )
+            save_cassette(recorder.library / f"{name}.yaml", Cassette(provenance, tape.interactions))
+            return seed
+    raise CassetteError(f"none of {len(SEEDS)} answers shows {case.shows}; train the target again: nox -s tiny_target")
+
+
+async def ask(name: str, recorder: Recorder, seed: int) -> tuple[Tape, OracleEntry]:
+    """Ask the case under a seed; return recording and truth."""
+    body = encode_body(request_of(name, recorder.fmt, seed))
+    async with open_client("emulator", recorder.url) as client:
+        with recording() as tape:
+            answer = await client.send(body)
+            if not answer.complete or answer.generation_id is None:
+                start = answer.raw[:200].decode(errors="replace")
+                raise CassetteError(f"the emulator answered {answer.status}: {start}")
+    return tape, next(entry for entry in read_oracle(recorder.oracle) if entry.generation_id == answer.generation_id)
+
+
+def remove_orphans(root: Path) -> None:
+    """Delete emulator cassettes that no case records."""
+    known = {f"{name}.yaml" for name in names()}
+    for path in cassette_paths(root):
+        relative = path.relative_to(root / "cassettes").as_posix()
+        if relative.startswith("emulator/") and relative not in known:
+            path.unlink()
+
+
 def names() -> Iterator[str]:
-    """`emulator/PROVIDER/CASE` of every cassette, its path in the library without the suffix."""
+    """Yield the name of every cassette.
+
+    `emulator/PROVIDER/CASE`, its path in the library without the suffix.
+    """
     yield from (f"emulator/{slug}/{case}" for slug in PROFILES for case in CASES)
 
 
 def case_of(name: str) -> tuple[Profile, CassetteCase]:
-    """Provider and case of a cassette's name. Raises KeyError."""
+    """Return provider and case of a cassette's name.
+
+    Raises KeyError.
+    """
     _, slug, case = name.split("/")
     return PROFILES[slug], CASES[case]
 
 
 def request_of(name: str, fmt: Format, seed: int) -> dict[str, object]:
-    """The body of the case's request."""
+    """Return the body of the case's request."""
     profile, case = case_of(name)
     sampling = Sampling(
         max_tokens=case.max_tokens,
@@ -220,7 +237,10 @@ def request_of(name: str, fmt: Format, seed: int) -> dict[str, object]:
 
 
 def shows(case: CassetteCase, ids: Ids, fmt: Format) -> bool:
-    """Whether a true answer is what the case is about: whole and with the span it is called for, or cut inside it."""
+    """Return whether a true answer shows its case.
+
+    Whole and with the span it is named for, or cut inside it.
+    """
     try:
         kinds = {span.kind for span in fmt.layout(ids, thinking=case.prompt.thinking)}
     except RefusedError:

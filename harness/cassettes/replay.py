@@ -1,14 +1,10 @@
-"""Record and replay of HTTP, over vcrpy: what a test is told is exactly what once came over the wire.
+"""Record and replay of HTTP, over vcrpy.
 
 Guarantees: under replay nothing is sent, whatever a marker, an option or a missing cassette says; a request is answered
-only if method, host, path, query and every byte of its body are those recorded; a cassette that was not played to its
-end is an error. Recording hands back what was recorded, scrubbed, and saves nothing by itself, so that a run that
-failed leaves no cassette behind. `python -m harness cassettes record` is the only way to record.
-
-The fixture `cassette`: a test names its recording, and is told what was recorded and nothing else.
-
-Guarantees: replay only. Whether and how to record is no test's choice, so no marker, option or variable is read; a
-recording that is not played to its end fails the test that opened it.
+only if method, host, path, query and every byte of its body are those recorded; a cassette that is not played to its
+end is an error, and fails the test that opened it. Recording hands back what was recorded, scrubbed, and saves nothing
+by itself, so that a run that failed leaves no cassette behind. Only `python -m harness cassettes record` records: no
+test chooses to.
 """
 
 from __future__ import annotations
@@ -40,34 +36,43 @@ from harness.cassettes.scrub import (
 from pipeline.generation.engines.openrouter import is_loopback
 
 EMULATOR: Final = "emulator.invalid"
-"""Stands in a cassette for the loopback address of the emulator, whose port is another each time (RFC 6761: no host
-has this name)."""
+"""Stands in a cassette for the emulator's loopback address, whose port changes (RFC 6761: no host has this name)."""
 
 EMULATOR_URL: Final = f"http://{EMULATOR}/api/v1"
+OpenCassette: TypeAlias = Callable[[str], Cassette]
 MATCH_ON: Final = ("method", "host", "path", "query", "same_body")
 
 
 @dataclass(slots=True)
 class Tape:
-    """What is being recorded; whole once the `with` has ended."""
+    """What is being recorded.
+
+    Whole once the `with` has ended.
+    """
 
     interactions: tuple[Interaction, ...] = ()
 
 
 @contextmanager
 def recording() -> Iterator[Tape]:
-    """Let requests through and keep them with their answers. Streams reach the caller only when they have ended."""
+    """Let requests through, and keep them with their answers.
+
+    A stream reaches the caller only when it has ended.
+    """
     tape = Tape()
     keys: set[str] = set()
     with _vcr(RecordMode.ALL, _Nowhere(), keys).use_cassette("recording") as cassette:
         yield tape
         pairs = zip(cassette.requests, cassette.responses, strict=True)
-        tape.interactions = tuple(_keyless(_interaction(*pair), frozenset(keys)) for pair in pairs)
+        tape.interactions = tuple(_keyless(recorded_interaction(*pair), frozenset(keys)) for pair in pairs)
 
 
 @contextmanager
 def replaying(path: Path) -> Iterator[Cassette]:
-    """Answer requests from the cassette at `path`, each recording once; CassetteError if some were not asked for."""
+    """Answer requests from the cassette at `path`.
+
+    Each recording answers once. Raises CassetteError where some were not asked for.
+    """
     recorded = read_cassette(path)
     with _vcr(RecordMode.NONE, _Loaded(recorded)).use_cassette(str(path)) as cassette:
         yield recorded
@@ -77,19 +82,22 @@ def replaying(path: Path) -> Iterator[Cassette]:
 
 
 def _vcr(mode: RecordMode, persister: object, keys: set[str] | None = None) -> vcr.VCR:
-    """`keys` takes the keys that requests carry, while their headers are there."""
+    """Return a VCR that scrubs what it records.
+
+    `keys` collects the keys that requests carry, while their headers are there.
+    """
 
     def request_of(request: Request) -> Request:
         forms = key_forms({name: _text(value) for name, value in request.headers.items()})
         if keys is not None:
             keys.update(forms)
-        return _scrubbed_request(request, forms)
+        return scrubbed_request(request, forms)
 
     made = vcr.VCR(
         record_mode=mode,
         match_on=MATCH_ON,
         before_record_request=request_of,
-        before_record_response=_scrubbed_answer,
+        before_record_response=scrubbed_answer,
         decode_compressed_response=True,
         record_on_exception=False,
     )
@@ -99,7 +107,10 @@ def _vcr(mode: RecordMode, persister: object, keys: set[str] | None = None) -> v
 
 
 class _Nowhere:
-    """Recordings are taken from memory: vcrpy would write the file although the run fails after it."""
+    """Write no file: recordings are taken from memory.
+
+    Vcrpy would write the file although the run fails after it.
+    """
 
     def load_cassette(self, _path: str, **_: object) -> Any:  # noqa: ANN401 - never returns
         raise CassetteNotFoundError
@@ -110,7 +121,10 @@ class _Nowhere:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A cassette that has been read already: vcrpy takes one that it cannot read for an empty one."""
+    """A cassette that has been read already.
+
+    Vcrpy takes one that it cannot read for an empty one.
+    """
 
     cassette: Cassette
 
@@ -122,16 +136,19 @@ class _Loaded:
 
 
 def same_body(mine: Request, recorded: Request) -> None:
-    """Matcher: the bodies' bytes are equal. Raises AssertionError with vcrpy's own diff of the parsed bodies."""
+    """Match bodies whose bytes are equal.
+
+    Raises AssertionError with vcrpy's own diff of the parsed bodies.
+    """
     if _bytes(mine.body) != _bytes(recorded.body):
         matchers.body(mine, recorded)
         raise AssertionError("the bodies are the same JSON in other bytes")
 
 
 def _keyless(each: Interaction, keys: frozenset[str]) -> Interaction:
-    """The same without the keys that were in use, which have a shape of their own only with their prefix.
+    """Remove the keys in use, which need no known shape.
 
-    Raises CassetteError where one is spelled out over several pieces of an answer, for no mark can stand there.
+    Raises CassetteError where one is spelled out over several pieces of an answer, where no mark can stand.
     """
     body = scrub_body(each.body, answer=True, keys=keys)
     if found := [what for what in secrets_in(body, keys=keys) if what.startswith("the key in use")]:
@@ -140,7 +157,8 @@ def _keyless(each: Interaction, keys: frozenset[str]) -> Interaction:
     return replace(each, uri=scrub_uri(each.uri, keys), headers=headers, body=body)
 
 
-def _scrubbed_request(request: Request, keys: frozenset[str]) -> Request:
+def scrubbed_request(request: Request, keys: frozenset[str]) -> Request:
+    """Return the request without secrets and without the emulator's port."""
     uri = urlsplit(request.uri)
     authority = EMULATOR if is_loopback(request.uri) else uri.netloc
     scrubbed = scrub_uri(urlunsplit((uri.scheme, authority, uri.path, uri.query, "")), keys)
@@ -149,7 +167,8 @@ def _scrubbed_request(request: Request, keys: frozenset[str]) -> Request:
     return Request(request.method, scrubbed, body, {name: ", ".join(values) for name, values in headers.items()})
 
 
-def _scrubbed_answer(answer: dict[str, Any]) -> dict[str, Any]:
+def scrubbed_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer without secrets."""
     headers = {name: [_text(value) for value in values] for name, values in answer["headers"].items()}
     body = scrub_body(_bytes(answer["body"]["string"]), answer=True)
     return {**answer, "headers": scrub_headers(headers, KEPT_RESPONSE), "body": {"string": body}}
@@ -169,7 +188,8 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def _interaction(request: Request, answer: dict[str, Any]) -> Interaction:
+def recorded_interaction(request: Request, answer: dict[str, Any]) -> Interaction:
+    """Return an interaction of vcrpy's request and answer."""
     return Interaction(
         method=request.method,
         uri=request.uri,
@@ -192,16 +212,19 @@ def _answer(each: Interaction) -> dict[str, Any]:
     return {"status": status, "headers": dict(each.headers), "body": {"string": each.body}}
 
 
-OpenCassette: TypeAlias = Callable[[str], Cassette]
-
-
 class _TestFailedError(Exception):
-    """Ends the replays of a failed test without asking whether they were played out."""
+    """End the replays of a failed test.
+
+    Whether they were played out is not asked then.
+    """
 
 
 @pytest.fixture
 def cassette(request: pytest.FixtureRequest) -> Iterator[OpenCassette]:
-    """`cassette("emulator/chutes/stream")` answers every request from that file below `cassettes/`, until the end."""
+    """Answer every request from a named cassette.
+
+    `cassette("emulator/chutes/stream")` names the file below `cassettes/`; it answers until the test ends.
+    """
     library = request.config.rootpath / "cassettes"
     failed_before = request.session.testsfailed
     with suppress(_TestFailedError), ExitStack() as stack:

@@ -1,24 +1,16 @@
-r"""What must not lie in a cassette, and how it is taken out: keys, cookies, users, organisations, raw errors.
+r"""What must not lie in a cassette, and its removal.
 
-Guarantees: only headers on a short list are kept, whatever their case; in bodies and addresses every secret that a rule
+Keys, cookies, users, organisations, raw errors: the shapes and names of `pipeline.base.redaction`, and more.
+
+Guarantees: only headers on a short list are kept, whatever their case. In bodies and addresses every secret that a rule
 knows is replaced by one mark, byte for byte elsewhere, in requests as in answers, also behind escapes and in JSON that
 an error's text quotes. Scrubbing twice changes nothing, so a scrubbed recording still matches its request. `secrets_in`
-looks again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces.
+scans again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces.
 What it finds is not saved.
 
-What counts as a secret in a recording: the shapes and names of `pipeline.base.redaction`, and more.
-
-Guarantees: nothing here matches the mark that takes a secret's place.
-
-A text as it reads once escapes are undone, each character knowing where in the original it stands.
-
-Guarantees: undoing is exact about places, so that what is found in a guise can be replaced in the original. JSON
-inside a JSON string has its quotes as `\"`, inside a string in that as `\\\"`, and so on to any depth.
-
-Texts that stand in a body in pieces: deltas of a stream, tokens of a list. A secret may be whole only in the reader.
-
-Guarantees: all strings at one place of the events, or of the items of a list, are put together in order, whatever the
-place is called.
+Order of reading: the entries (`scrub_headers`, `scrub_body`, `scrub_uri`, `secrets_in`) and their rules; `DecodedText`,
+a text with escapes undone whose characters know their places in the original; `joined`, which puts together the texts
+that stand in a body in pieces.
 """
 
 from __future__ import annotations
@@ -47,141 +39,7 @@ SHORTEST_KEY: Final = 16
 
 MOST_PASSES: Final = 8
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A part of a text that is to go, and what takes its place."""
-
-    start: int
-    stop: int
-    mark: str
-
-
-def key_forms(headers: Mapping[str, str]) -> frozenset[str]:
-    """The keys that a request's headers carry, each also without its prefix (`sk-or-v1-`), as servers echo them."""
-    words = [value.split()[-1] for name, value in headers.items() if name.lower() in CREDENTIALS and value.strip()]
-    tails = {word[match.end() :] for word in words for match in re.finditer("[-_]", word)}
-    return frozenset({form for form in {*words, *tails} if len(form) >= SHORTEST_KEY})
-
-
-def scrub_headers(
-    headers: Mapping[str, Sequence[str]], kept: frozenset[str], keys: frozenset[str] = frozenset()
-) -> dict[str, list[str]]:
-    """The headers that are kept, in lower case and in order, their values scrubbed."""
-    lowered = {name.lower(): values for name, values in headers.items()}
-    return {name: [_shapeless(value, keys) for value in lowered[name]] for name in sorted(lowered) if name in kept}
-
-
-def scrub_body(body: bytes, *, answer: bool, keys: frozenset[str] = frozenset()) -> bytes:
-    """`body` with its secrets and `keys` replaced. Bytes beyond ASCII are untouched, whatever their encoding."""
-    text = body.decode("latin-1")
-    for _ in range(MOST_PASSES):
-        spans = [*_shapes(text, keys), *_members(text, answer=answer)]
-        if not spans:
-            break
-        text = _without(text, spans)
-    return text.encode("latin-1")
-
-
-def scrub_uri(uri: str, keys: frozenset[str] = frozenset()) -> str:
-    """The address without user, password, and keys in its query."""
-    parts = urlsplit(uri)
-    query = _shapeless("".join(map(_parameter, re.split("([&;])", parts.query))), keys)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], _shapeless(parts.path, keys), query, ""))
-
-
-def secrets_in(data: bytes, *, answer: bool = True, keys: frozenset[str] = frozenset()) -> list[str]:
-    """What a scan of one body, header or address finds, in words that do not repeat the secret."""
-    text = data.decode("latin-1")
-    found = [*_found(text, answer=answer, keys=keys)]
-    found += [f"{what}, in pieces" for each in joined(text) for what in _found(each, answer=False, keys=keys)]
-    return list(dict.fromkeys(found))
-
-
-def _found(text: str, *, answer: bool, keys: frozenset[str]) -> Iterator[str]:
-    for level, guise in enumerate(levels(text)):
-        soft = plain(guise)
-        for name, rule in _rules(keys):
-            if rule.search(soft.text) or rule.search(unquoted(soft).text):
-                yield name
-        for rule in (FIELD, RAW) if answer and level == 0 else (FIELD,):
-            yield from (f"the field {soft.text[start:].split(':')[0].strip()}" for start, _, _ in _values(soft, rule))
-
-
-def _rules(keys: frozenset[str]) -> Iterator[tuple[str, re.Pattern[str]]]:
-    yield from PATTERNS.items()
-    for key in sorted(keys, key=len, reverse=True):
-        yield "the key in use", re.compile(re.escape(key), re.IGNORECASE)
-
-
-def _parameter(part: str) -> str:
-    name, equals, _ = part.partition("=")
-    return f"{name}={MARK}" if equals and QUERY.fullmatch(unquote(name)) else part
-
-
-def _shapeless(text: str, keys: frozenset[str]) -> str:
-    for _ in range(MOST_PASSES):
-        if not (spans := [*_shapes(text, keys)]):
-            break
-        text = _without(text, spans)
-    return text
-
-
-def _shapes(text: str, keys: frozenset[str]) -> Iterator[Span]:
-    """Secrets by shape, and the keys themselves, at every level of strings in strings."""
-    for guise in levels(text):
-        soft = plain(guise)
-        hard = unquoted(soft)
-        for seen in (soft,) if hard is soft else (soft, hard):
-            for _, rule in _rules(keys):
-                group = "secret" if "secret" in rule.groupindex else 0
-                for match in rule.finditer(seen.text):
-                    yield Span(seen.place(match.start(group)), seen.place(match.end(group)), MARK)
-
-
-def _members(text: str, *, answer: bool) -> Iterator[Span]:
-    """Members by name: those of the body itself, and those in JSON that an error's text quotes.
-
-    Within other strings stand a user's or a model's own words, which no mark may change: there the scan objects.
-    """
-    rules = (FIELD, RAW) if answer else (FIELD,)
-    said = [(start + 1, stop - 1) for _, start, stop in _values(Guise(text), SAID)] if answer else []
-    for level, guise in enumerate(levels(text)):
-        soft = plain(guise)
-        for rule in rules:
-            for member, start, stop in _values(soft, rule):
-                quote = text[soft.place(member) : soft.place(member + 1)]
-                span = Span(soft.place(start), soft.place(stop), f"{quote}{MARK}{quote}")
-                if level == 0 or any(first <= span.start and span.stop <= last for first, last in said):
-                    yield span
-
-
-def _values(guise: Guise, rule: re.Pattern[str]) -> Iterator[tuple[int, int, int]]:
-    """Where the member starts, its value starts and its value stops, for each that is not scrubbed yet."""
-    position, text = 0, guise.text
-    while (match := rule.search(text, position)) is not None:
-        position = match.end()
-        try:
-            value, stop = json.JSONDecoder(strict=False).raw_decode(text, match.end())
-        except (ValueError, RecursionError):
-            stop, value = len(text), None  # cut off in the middle: all that is left of it goes
-        if value != MARK:
-            yield match.start(), match.end(), stop
-        position = stop
-
-
-def _without(text: str, spans: Sequence[Span]) -> str:
-    """The text with the spans replaced; of two that overlap, the first and longest, and the next pass sees the rest."""
-    parts: list[str] = []
-    position = 0
-    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
-        if span.start >= position:
-            parts += (text[position : span.start], span.mark)
-            position = span.stop
-    return "".join(parts) + text[position:]
-
-
-__all__ = ["CREDENTIALS", "FIELD", "MARK", "PATTERNS", "QUERY", "RAW", "SAID"]
+DATA: Final = "data:"
 
 SAID: Final = re.compile(r'(?<!\\)"(?:message|error|detail|description|error_description)"\s*:\s*(?=")')
 """Text of an error, which a server wrote: in an answer's own structure a model's words have other names."""
@@ -202,18 +60,177 @@ _STRING: Final = re.compile(r'\\(?:u00([0-7][0-9a-f])|(["\\/bfnrt]))', re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Guise:
-    """`text[i]` stands for the original from `places[i]` to `places[i + 1]`; None where each stands for itself."""
+class Span:
+    """A stretch to replace, and its mark."""
+
+    start: int
+    stop: int
+    mark: str
+
+
+def key_forms(headers: Mapping[str, str]) -> frozenset[str]:
+    """Return the keys that a request's headers carry.
+
+    Each also without its prefix (`sk-or-v1-`), as servers echo them.
+    """
+    words = [value.split()[-1] for name, value in headers.items() if name.lower() in CREDENTIALS and value.strip()]
+    tails = {word[match.end() :] for word in words for match in re.finditer("[-_]", word)}
+    return frozenset({form for form in {*words, *tails} if len(form) >= SHORTEST_KEY})
+
+
+def scrub_headers(
+    headers: Mapping[str, Sequence[str]], kept: frozenset[str], keys: frozenset[str] = frozenset()
+) -> dict[str, list[str]]:
+    """Return the headers that are kept, their values scrubbed.
+
+    In lower case and in order.
+    """
+    lowered = {name.lower(): values for name, values in headers.items()}
+    return {name: [_shapeless(value, keys) for value in lowered[name]] for name in sorted(lowered) if name in kept}
+
+
+def scrub_body(body: bytes, *, answer: bool, keys: frozenset[str] = frozenset()) -> bytes:
+    """Return `body` with its secrets and `keys` replaced.
+
+    Bytes beyond ASCII are untouched, whatever their encoding.
+    """
+    text = body.decode("latin-1")
+    for _ in range(MOST_PASSES):
+        spans = [*_shapes(text, keys), *_members(text, answer=answer)]
+        if not spans:
+            break
+        text = _without(text, spans)
+    return text.encode("latin-1")
+
+
+def scrub_uri(uri: str, keys: frozenset[str] = frozenset()) -> str:
+    """Return the address without user, password and query keys."""
+    parts = urlsplit(uri)
+
+    def parameter(part: str) -> str:
+        name, equals, _ = part.partition("=")
+        return f"{name}={MARK}" if equals and QUERY.fullmatch(unquote(name)) else part
+
+    query = _shapeless("".join(map(parameter, re.split("([&;])", parts.query))), keys)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], _shapeless(parts.path, keys), query, ""))
+
+
+def secrets_in(data: bytes, *, answer: bool = True, keys: frozenset[str] = frozenset()) -> list[str]:
+    """Return the kinds of secrets that a scan finds.
+
+    Of one body, header or address; no word repeats the secret.
+    """
+    text = data.decode("latin-1")
+    found = [*_found(text, answer=answer, keys=keys)]
+    found += [f"{what}, in pieces" for each in joined(text) for what in _found(each, answer=False, keys=keys)]
+    return list(dict.fromkeys(found))
+
+
+def _found(text: str, *, answer: bool, keys: frozenset[str]) -> Iterator[str]:
+    for level, decoded in enumerate(levels(text)):
+        soft = plain(decoded)
+        for name, rule in _rules(keys):
+            if rule.search(soft.text) or rule.search(unquoted(soft).text):
+                yield name
+        for rule in (FIELD, RAW) if answer and level == 0 else (FIELD,):
+            yield from (f"the field {soft.text[start:].split(':')[0].strip()}" for start, _, _ in _values(soft, rule))
+
+
+def _rules(keys: frozenset[str]) -> Iterator[tuple[str, re.Pattern[str]]]:
+    yield from PATTERNS.items()
+    for key in sorted(keys, key=len, reverse=True):
+        yield "the key in use", re.compile(re.escape(key), re.IGNORECASE)
+
+
+def _shapeless(text: str, keys: frozenset[str]) -> str:
+    for _ in range(MOST_PASSES):
+        if not (spans := [*_shapes(text, keys)]):
+            break
+        text = _without(text, spans)
+    return text
+
+
+def _shapes(text: str, keys: frozenset[str]) -> Iterator[Span]:
+    """Yield secrets by shape, and the keys themselves.
+
+    At every level of strings in strings.
+    """
+    for decoded in levels(text):
+        soft = plain(decoded)
+        hard = unquoted(soft)
+        for form in (soft,) if hard is soft else (soft, hard):
+            for _, rule in _rules(keys):
+                group = "secret" if "secret" in rule.groupindex else 0
+                for match in rule.finditer(form.text):
+                    yield Span(form.place(match.start(group)), form.place(match.end(group)), MARK)
+
+
+def _members(text: str, *, answer: bool) -> Iterator[Span]:
+    """Yield secret members by name.
+
+    Those of the body itself, and those in JSON that an error's text quotes. Within other strings stand a user's or a
+    model's own words, which no mark may change: there the scan objects.
+    """
+    rules = (FIELD, RAW) if answer else (FIELD,)
+    quoted = [(start + 1, stop - 1) for _, start, stop in _values(DecodedText(text), SAID)] if answer else []
+    for level, decoded in enumerate(levels(text)):
+        soft = plain(decoded)
+        for rule in rules:
+            for member, start, stop in _values(soft, rule):
+                quote = text[soft.place(member) : soft.place(member + 1)]
+                span = Span(soft.place(start), soft.place(stop), f"{quote}{MARK}{quote}")
+                if level == 0 or any(first <= span.start and span.stop <= last for first, last in quoted):
+                    yield span
+
+
+def _values(decoded: DecodedText, rule: re.Pattern[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield the places of members that are not scrubbed yet.
+
+    Where the member starts, its value starts and its value stops.
+    """
+    position, text = 0, decoded.text
+    while (match := rule.search(text, position)) is not None:
+        position = match.end()
+        try:
+            value, stop = json.JSONDecoder(strict=False).raw_decode(text, match.end())
+        except (ValueError, RecursionError):
+            stop, value = len(text), None  # cut off in the middle: all that is left of it goes
+        if value != MARK:
+            yield match.start(), match.end(), stop
+        position = stop
+
+
+def _without(text: str, spans: Sequence[Span]) -> str:
+    """Return the text with the spans replaced.
+
+    Of two that overlap, the first and longest is; the next pass finds the rest.
+    """
+    parts: list[str] = []
+    position = 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.stop)):
+        if span.start >= position:
+            parts += (text[position : span.start], span.mark)
+            position = span.stop
+    return "".join(parts) + text[position:]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedText:
+    """A text with escapes undone.
+
+    `text[i]` stands for the original from `places[i]` to `places[i + 1]`; None where each stands for itself. Undoing is
+    exact about places, so that what is found in the decoded text can be replaced in the original.
+    """
 
     text: str
     places: tuple[int, ...] | None = None
 
     def place(self, index: int) -> int:
-        """Where in the original the character at `index` begins."""
+        """Return where the character at `index` begins in the original."""
         return index if self.places is None else self.places[index]
 
-    def undone(self, rule: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> Guise:
-        """This guise with each match of `rule` as the one character that it stands for."""
+    def undone(self, rule: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> DecodedText:
+        """Return the text with each match read as one character."""
         if rule.search(self.text) is None:
             return self
         parts: list[str] = []
@@ -225,61 +242,65 @@ class Guise:
             position = match.end()
         parts.append(self.text[position:])
         places += map(self.place, range(position, len(self.text) + 1))
-        return Guise("".join(parts), tuple(places))
+        return DecodedText("".join(parts), tuple(places))
 
 
-def levels(text: str) -> Iterator[Guise]:
-    """The text, then as it reads within its JSON strings, within the strings of those, and so on."""
-    guise = Guise(text)
+def levels(text: str) -> Iterator[DecodedText]:
+    r"""Yield the text, then as its JSON strings read, recursively.
+
+    JSON inside a JSON string has its quotes as `\"`, inside a string in that as `\\\"`, and so on.
+    """
+    decoded = DecodedText(text)
     for _ in range(DEEPEST):
-        yield guise
-        deeper = guise.undone(_STRING, _string)
-        if deeper is guise:
+        yield decoded
+        deeper = decoded.undone(
+            _STRING, lambda match: _code(match[1]) if match[1] else _LETTERS.get(match[2], match[2])
+        )
+        if deeper is decoded:
             return
-        guise = deeper
+        decoded = deeper
 
 
-def plain(guise: Guise) -> Guise:
-    r"""The same with `\u005f` read as `_`; a coded quote or backslash stays, for it is no structure at this level."""
-    return guise.undone(_CODED, lambda match: _code(match[1]))
+def plain(decoded: DecodedText) -> DecodedText:
+    r"""Return the text with `\u005f` read as `_`.
+
+    A coded quote or backslash stays, for it is no structure at this level.
+    """
+    return decoded.undone(_CODED, lambda match: _code(match[1]))
 
 
-def unquoted(guise: Guise) -> Guise:
-    """The same with `%2D` read as `-`."""
-    return guise.undone(_PERCENT, lambda match: _code(match[1]))
-
-
-def _string(match: re.Match[str]) -> str:
-    return _code(match[1]) if match[1] else _LETTERS.get(match[2], match[2])
+def unquoted(decoded: DecodedText) -> DecodedText:
+    """Return the text with `%2D` read as `-`."""
+    return decoded.undone(_PERCENT, lambda match: _code(match[1]))
 
 
 def _code(digits: str) -> str:
     return chr(int(digits, 16))
 
 
-DATA = "data:"
-
-
 def joined(body: str) -> Iterator[str]:
-    """Each text that a reader would put together of two pieces or more."""
+    """Yield each text that a reader puts together from pieces.
+
+    Of two pieces or more. All strings at one place of the events, or of the items of a list, are joined in order,
+    whatever the place is called.
+    """
     pieces: dict[str, list[str]] = {}
-    for value in _json_values(body):
+    lines = [line.removeprefix(DATA) for line in body.splitlines() if line.startswith(DATA)]
+    for document in lines or [body]:
+        try:
+            value = json.loads(document)
+        except (ValueError, RecursionError):
+            continue
         for place, text in _leaves(value, "", ""):
             pieces.setdefault(place, []).append(text)
     yield from ("".join(texts) for texts in pieces.values() if len(texts) > 1)
 
 
-def _json_values(body: str) -> Iterator[Json]:
-    lines = [line.removeprefix(DATA) for line in body.splitlines() if line.startswith(DATA)]
-    for text in lines or [body]:
-        try:
-            yield json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-
-
 def _leaves(value: Json, exact: str, loose: str) -> Iterator[tuple[str, str]]:
-    """Each string with its place, and once more with its place whatever the item of a list."""
+    """Yield each string with its place.
+
+    And once more with its place whatever the item of a list.
+    """
     if isinstance(value, str):
         yield f"exact {exact}", value
         if loose != exact:

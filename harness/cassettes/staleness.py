@@ -1,7 +1,8 @@
-"""When a recording no longer speaks for this tree: emulator cassettes and goldens by digest, live cassettes by age.
+"""Whether a recording still speaks for this tree.
 
-Guarantees: age never touches what was recorded here, so that an old clone still passes its suite; each finding names
-the command that mends it. Needs no torch.
+Guarantees: emulator cassettes and goldens are stale by digest, live cassettes by age. Age never touches what was
+recorded here, so that an old clone still passes its suite. Each finding names the command that mends it. Needs no
+torch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ CLIENTS = ("openai", "httpx2", "vcrpy")
 
 
 def emulator_digests(root: Path) -> dict[str, str]:
-    """What an emulator cassette depends on: sources, weights, tokenizer, lock; each a sha256 in hex."""
+    """Return what an emulator cassette depends on.
+
+    Sources, weights, tokenizer, lock; each a sha256 in hex. Raises DigestError.
+    """
     sources = sorted({path for pattern in EMULATOR_SOURCES for path in _matched(root, pattern)})
     lines = "".join(f"{file_sha256(path)}  {path.relative_to(root).as_posix()}\n" for path in sources)
     files = {"weights": WEIGHTS, "tokenizer": TOKENIZER, "lock": LOCK}
@@ -41,31 +45,35 @@ def emulator_digests(root: Path) -> dict[str, str]:
     return {"emulator": hashlib.sha256(lines.encode()).hexdigest(), **hashed}
 
 
-def _matched(root: Path, pattern: str) -> Iterator[Path]:
-    """The files of `pattern`. Raises DigestError for none: a moved source would silently leave the digest."""
-    empty = True
-    for path in root.glob(pattern):
-        empty = False
-        yield path
-    if empty:
+def _matched(root: Path, pattern: str) -> list[Path]:
+    """Return the files of `pattern`.
+
+    Raises DigestError for none: a moved source would silently leave the digest.
+    """
+    paths = list(root.glob(pattern))
+    if not paths:
         raise DigestError(
             f"{pattern} matches no file below {root}. Name the moved files in harness/cassettes/staleness.py"
         )
+    return paths
 
 
 def versions(root: Path) -> dict[str, str]:
-    """What recorded: this project and the clients."""
+    """Return the versions of this project and its clients."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     return {project["name"]: project["version"], **{name: version(name) for name in CLIENTS}}
 
 
 def cassette_paths(root: Path) -> list[Path]:
-    """Every file of the library, whatever its name."""
+    """Return every file of the library, whatever its name."""
     return sorted(path for path in (root / "cassettes").rglob("*") if path.is_file())
 
 
 def stale_emulator(cassette: Cassette, now: Mapping[str, str]) -> str | None:
-    """Why an emulator cassette no longer fits the digests of this tree; None where it does, and for live ones."""
+    """Say why an emulator cassette no longer fits this tree.
+
+    None where it does, and for live ones.
+    """
     if cassette.provenance.source != "emulator":
         return None
     changed = [name for name, digest in now.items() if cassette.provenance.digests.get(name) != digest]
@@ -73,7 +81,10 @@ def stale_emulator(cassette: Cassette, now: Mapping[str, str]) -> str | None:
 
 
 def stale_live(root: Path, now: datetime) -> dict[str, str]:
-    """Routes and models whose oldest live cassette is past its age, and why. `now` must carry a time zone."""
+    """Return routes and models whose oldest cassette is too old.
+
+    Each with the reason. `now` must carry a time zone.
+    """
     found: dict[str, str] = {}
     for route, recorded in oldest_live(root).items():
         if now - recorded > LIVE_CASSETTE_AGE:
@@ -83,25 +94,28 @@ def stale_live(root: Path, now: datetime) -> dict[str, str]:
 
 
 def oldest_live(root: Path) -> dict[str, datetime]:
-    """When the oldest cassette of each live route and model was recorded."""
+    """Return the oldest recording of each live route and model."""
     oldest: dict[str, datetime] = {}
     for path in cassette_paths(root):
         provenance = read_cassette(path).provenance
         if provenance.source == "live":
-            way = f"{provenance.route} {provenance.model}"
-            oldest[way] = min(provenance.recorded, oldest.get(way, provenance.recorded))
+            route = f"{provenance.route} {provenance.model}"
+            oldest[route] = min(provenance.recorded, oldest.get(route, provenance.recorded))
     return oldest
 
 
 def pins(root: Path) -> dict[str, str]:
-    """Exact versions in the lock, by name."""
+    """Return the exact versions in the lock, by name."""
     lines = (root / LOCK).read_text("utf-8").splitlines()
     return dict(found.groups() for line in lines if (found := re.fullmatch(r"([\w.-]+)==([\w.!-]+)", line)))  # type: ignore[misc]  # two groups
 
 
 def other_pins(recorded: Mapping[str, str], root: Path) -> Iterator[str]:
-    """The packages that were recorded at another version than the lock pins; a local part (`+cpu`) is none."""
+    """Yield packages recorded at another version than the lock's.
+
+    A local part (`+cpu`) does not count.
+    """
     locked = pins(root)
-    for name, seen in recorded.items():
-        if name in locked and locked[name] != seen.partition("+")[0]:
-            yield f"{name} {seen} (locked: {locked[name]})"
+    for name, found in recorded.items():
+        if name in locked and locked[name] != found.partition("+")[0]:
+            yield f"{name} {found} (locked: {locked[name]})"

@@ -1,4 +1,6 @@
-"""`python -m harness emulator`: OpenRouter's dialect on a loopback port, over the tiny target or a pool of answers.
+"""Serve OpenRouter's dialect on a loopback port.
+
+    python -m harness emulator [--port PORT] [--pool FILE] [...]
 
 Guarantees: one line, `listening http://127.0.0.1:PORT/api/v1`, once requests are answered; exit 0 after SIGINT or
 SIGTERM, 2 with one sentence on stderr where it cannot start.
@@ -29,41 +31,45 @@ class StartError(Exception):
     """The emulator cannot start, and why."""
 
 
-def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness emulator", description=__doc__.splitlines()[0])
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
-    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="the model's directory, tokenizer included")
-    parser.add_argument("--pool", type=Path, help="answer from this JSONL of prepared ids; needs no torch")
-    parser.add_argument("--format", default="kimi-k2.5", help="how the model's prompts and answers are laid out")
-    parser.add_argument("--model", default=MODEL, help=f"the slug it is served under (default {MODEL})")
-    parser.add_argument("--oracle", type=Path, help="append the true ids of every answer to this JSONL")
-    parser.add_argument("--resegment", type=_probability, default=0.0, metavar="P", help="share of answers to re-split")
-    parser.add_argument("--max-batch", type=_count, default=32, metavar="N", help="answers generated at once")
-    parser.add_argument("--threads", type=_count, help="torch threads (default: torch's own choice)")
-    parser.add_argument("--context", type=_count, help="tokens of prompt and answer together (default: the model's)")
-    parser.add_argument("--seed", type=int, help="seeds requests that carry none (default: fresh)")
-    parser.add_argument("--limit-usd", type=_usd, help="the key's limit in emulated USD (default: none)")
-    parser.add_argument("--requests-per-minute", type=_count, metavar="N", help="429 above this (default: no limit)")
-    parser.add_argument("--generation-delay", type=float, default=1.0, metavar="S", help="/generation is 404 so long")
-    parser.add_argument("--require-key", action="store_true", help="401 without a key that looks like OpenRouter's")
-    return parser
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    top = argparse.ArgumentParser(prog="python -m harness emulator", description=__doc__.splitlines()[0])
+    top.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    top.add_argument("--weights", type=Path, default=WEIGHTS, help="the model's directory, tokenizer included")
+    top.add_argument("--pool", type=Path, help="answer from this JSONL of prepared ids; needs no torch")
+    top.add_argument("--format", default="kimi-k2.5", help="how the model's prompts and answers are laid out")
+    top.add_argument("--model", default=MODEL, help=f"the slug it is served under (default {MODEL})")
+    top.add_argument("--oracle", type=Path, help="append the true ids of every answer to this JSONL")
+    top.add_argument("--resegment", type=probability, default=0.0, metavar="P", help="share of answers to re-split")
+    top.add_argument("--max-batch", type=count, default=32, metavar="N", help="answers generated at once")
+    top.add_argument("--threads", type=count, help="torch threads (default: torch's own choice)")
+    top.add_argument("--context", type=count, help="tokens of prompt and answer together (default: the model's)")
+    top.add_argument("--seed", type=int, help="seeds requests that carry none (default: fresh)")
+    top.add_argument("--limit-usd", type=usd, help="the key's limit in emulated USD (default: none)")
+    top.add_argument("--requests-per-minute", type=count, metavar="N", help="429 above this (default: no limit)")
+    top.add_argument("--generation-delay", type=float, default=1.0, metavar="S", help="/generation is 404 so long")
+    top.add_argument("--require-key", action="store_true", help="401 without a key that looks like OpenRouter's")
+    return top
 
 
-def _probability(text: str) -> float:
+def probability(text: str) -> float:
+    """Parse a share from 0 to 1."""
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no probability: give a number from 0 to 1")
     return value
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Parse a whole number of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small: give at least 1")
     return value
 
 
-def _usd(text: str) -> Decimal:
+def usd(text: str) -> Decimal:
+    """Parse an amount in USD."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -73,9 +79,10 @@ def _usd(text: str) -> Decimal:
     return value
 
 
-def _service(options: argparse.Namespace, oracle: OracleLog) -> Service:
+def service_of(options: argparse.Namespace, oracle: OracleLog) -> Service:
+    """Return the service that the options describe."""
     fmt = load_format(options.format, load_tokenizer(options.weights))
-    answerer, context = _answerer(options)
+    answerer, context = answerer_of(options)
     if options.resegment > 0:
         answerer = ResegmentAnswerer(answerer, fmt.tokenizer, options.resegment)
     return Service(
@@ -91,9 +98,17 @@ def _service(options: argparse.Namespace, oracle: OracleLog) -> Service:
     )
 
 
-def _answerer(options: argparse.Namespace) -> tuple[Answerer, int]:
+def answerer_of(options: argparse.Namespace) -> tuple[Answerer, int]:
+    """Return who answers, and the context in tokens.
+
+    Raises StartError, AnswererError.
+    """
     if options.pool is not None:
-        return load_pool(options.pool), _context(options.weights)
+        config = options.weights / "config.json"
+        try:
+            return load_pool(options.pool), int(json.loads(config.read_bytes())["max_position_embeddings"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise StartError(f"{config} names no context. Give it with --context N.") from None
     try:
         return local_answerer(options.weights, most=options.max_batch, threads=options.threads)
     except ImportError as error:
@@ -101,27 +116,13 @@ def _answerer(options: argparse.Namespace) -> tuple[Answerer, int]:
         raise StartError(f"{message}. Install the dependency group 'torch', or answer from --pool FILE.") from None
 
 
-def _context(weights: Path) -> int:
-    try:
-        return int(json.loads((weights / "config.json").read_bytes())["max_position_embeddings"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise StartError(f"{weights / 'config.json'} names no context. Give it with --context N.") from None
-
-
-def _open_oracle(path: Path | None) -> OracleLog:
-    try:
-        return OracleLog(path)
-    except OSError as error:
-        raise StartError(f"{path}: the oracle log cannot be written ({error.strerror})") from None
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until told to end; 0, or 2 where it cannot start."""
+    """Serve until a signal; 0, or 2 without a start."""
     # A signal while torch is still being imported is a plain end as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    options = _arguments().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        _serve(options)
+        run(options)
     except KeyboardInterrupt:
         return 0
     except (StartError, AnswererError, TokenizerError, FormatError) as error:
@@ -130,7 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _serve(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Serve until a signal; StartError if it cannot start."""
     try:
         from harness.emulator.app import create_app
         from harness.emulator.server import PortError, bind, say, serve
@@ -141,9 +143,13 @@ def _serve(options: argparse.Namespace) -> None:
         listener = bind(options.port)
     except PortError as error:
         raise StartError(str(error)) from None
-    with listener, _open_oracle(options.oracle) as oracle:
-        app = create_app(_service(options, oracle))
-        serve(app, listener, lambda url: say(f"listening {url}"))
+    with listener:
+        try:
+            log = OracleLog(options.oracle)
+        except OSError as error:
+            raise StartError(f"{options.oracle}: the oracle log cannot be written ({error.strerror})") from None
+        with log:
+            serve(create_app(service_of(options, log)), listener, lambda url: say(f"listening {url}"))
 
 
 if __name__ == "__main__":

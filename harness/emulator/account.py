@@ -1,4 +1,4 @@
-"""The emulated account: what was billed, what may still be, and what each generation was.
+"""The emulated account: the bill, its limit, and each generation.
 
 Guarantees: the total is the exact sum of all answers made, whether or not anyone was left to receive them.
 """
@@ -21,7 +21,10 @@ MINUTE = 60.0
 
 @dataclass(slots=True)
 class Account:
-    """`limit_usd` None: no limit. A generation is known `delay` seconds after its answer, 404 before."""
+    """The account of one key.
+
+    `limit_usd` None: no limit. A generation is known `delay` seconds after its answer, 404 before.
+    """
 
     limit_usd: Decimal | None = None
     delay: float = 1.0
@@ -30,24 +33,24 @@ class Account:
     _generations: OrderedDict[str, tuple[float, dict[str, Json]]] = field(default_factory=OrderedDict)
 
     def bill(self, generation_id: str, cost: Decimal, record: dict[str, Json]) -> None:
-        """Adds one answer's cost and remembers its `/generation` record."""
+        """Add one answer's cost, and keep its `/generation` record."""
         self.billed_usd += cost
         self._generations[generation_id] = (self.clock(), record)
         if len(self._generations) > REMEMBERED:
             self._generations.popitem(last=False)
 
     def generation(self, generation_id: str) -> dict[str, Json] | None:
-        """The record, None while it is unknown."""
+        """Return the record, None while it is unknown."""
         known = self._generations.get(generation_id)
         return known[1] if known is not None and self.clock() - known[0] >= self.delay else None
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left to spend."""
+        """Return whether nothing is left to spend."""
         return self.limit_usd is not None and self.billed_usd >= self.limit_usd
 
     def key_entry(self) -> dict[str, Json]:
-        """The `data` of `/key`."""
+        """Return the `data` of `/key`."""
         used = float(self.billed_usd)
         left = None if self.limit_usd is None else float(max(self.limit_usd - self.billed_usd, Decimal(0)))
         return {
@@ -69,14 +72,20 @@ class Account:
 
 @dataclass(slots=True)
 class RateLimit:
-    """At most `per_minute` requests in any 60 seconds; None: no limit."""
+    """At most `per_minute` requests in any 60 seconds.
+
+    None: no limit.
+    """
 
     per_minute: int | None = None
     clock: Callable[[], float] = time.monotonic
     _times: deque[float] = field(default_factory=deque)
 
     def wait(self) -> float | None:
-        """Counts one request; the seconds to wait where it is one too many, and then it is not counted."""
+        """Count one request, or say how long to wait.
+
+        In seconds; a request that must wait is not counted.
+        """
         if self.per_minute is None:
             return None
         now = self.clock()

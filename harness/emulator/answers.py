@@ -1,7 +1,8 @@
-"""Who answers: a pool of prepared answers, or the local engine, batched as requests come.
+"""Who answers: a pool of answers, or the local engine.
 
-Guarantees: what an answerer returns are the true ids of the answer, cut at `max_tokens`; the same question with the
-same seed and key has the same answer from a pool. Imports torch only when the local engine is asked for.
+Guarantees: what an answerer returns are the true ids of the answer, cut at `max_tokens`. The same question with the
+same seed and key has the same answer from a pool. Questions are batched as they come. Torch is imported only for the
+local engine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from pipeline.records import Ids, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question: prompt ids as served, and how to sample; `key` is the request's own sample id."""
+    """One question: prompt ids as served, and how to sample.
+
+    `key` is the request's own sample id.
+    """
 
     prompt_ids: Ids
     max_tokens: int
@@ -32,7 +36,7 @@ class Ask:
     key: str | None = None
 
     def digest(self) -> str:
-        """The same for the same question."""
+        """Return a digest that is equal for equal questions."""
         text = json.dumps([self.prompt_ids, self.max_tokens, self.temperature, self.seed, self.key])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -42,7 +46,10 @@ Split: TypeAlias = Literal["same_count", "other_count"]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The emitted ids, at most `max_tokens`, and the log-probability of each where the engine knows them."""
+    """The emitted ids, at most `max_tokens`.
+
+    `logprobs` has one value a token, where the engine knows them.
+    """
 
     ids: Ids
     logprobs: tuple[float, ...] | None = None
@@ -50,26 +57,32 @@ class Sampled:
 
 
 class Answerer(Protocol):
-    """Answers one question; `close` ends what runs in the background."""
+    """Answer one question; `close` ends background work."""
 
     async def answer(self, ask: Ask) -> Sampled: ...
     async def close(self) -> None: ...
 
 
 class AnswererError(Exception):
-    """A pool file or a model directory that cannot be used."""
+    """A pool file or a model directory that is unusable."""
 
 
 @dataclass(slots=True)
 class PoolAnswerer:
-    """Prepared answers: by sample id, else by prompt ids, else any one of those tied to neither."""
+    """Prepared answers.
+
+    Found by sample id, else by prompt ids, else any one of those tied to neither.
+    """
 
     by_key: dict[str, Ids] = field(default_factory=dict)
     by_prompt: dict[Ids, Ids] = field(default_factory=dict)
     common: list[Ids] = field(default_factory=list)
 
     async def answer(self, ask: Ask) -> Sampled:
-        """The prepared ids; KeyError when the pool has none for this question."""
+        """Return the prepared ids.
+
+        Raises KeyError when the pool has none for this question.
+        """
         found = self.by_key.get(ask.key or "") or self.by_prompt.get(ask.prompt_ids)
         if found is None and self.common:
             found = self.common[int(ask.digest()[:12], 16) % len(self.common)]
@@ -78,11 +91,14 @@ class PoolAnswerer:
         return Sampled(found[: ask.max_tokens])
 
     async def close(self) -> None:
-        """Nothing runs in the background."""
+        """Do nothing; nothing runs in the background."""
 
 
 def load_pool(path: Path) -> PoolAnswerer:
-    """Reads JSONL lines `{"ids", "key"? or "prompt_ids"?}`; AnswererError names the line."""
+    """Read a pool from JSONL.
+
+    Lines are `{"ids", "key"? or "prompt_ids"?}`. Raises AnswererError, naming the line.
+    """
     pool = PoolAnswerer()
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
@@ -119,7 +135,10 @@ Generate: TypeAlias = Callable[[Sequence[Ask]], Iterable[Sampled]]
 
 
 class BatchAnswerer:
-    """Collects questions for `window` seconds, at most `most` of them, and has a thread answer them at once."""
+    """Answer questions in batches, in a thread.
+
+    A batch is what comes within `window` seconds, at most `most` questions.
+    """
 
     def __init__(self, generate: Generate, *, most: int, window: float = 0.01) -> None:
         self._generate = generate
@@ -129,7 +148,10 @@ class BatchAnswerer:
         self._worker: asyncio.Task[None] | None = None
 
     async def answer(self, ask: Ask) -> Sampled:
-        """Waits for the batch that the question falls in; the engine's own error, if it raises one."""
+        """Return the answer, once its batch is done.
+
+        Raises RuntimeError with the engine's own error.
+        """
         future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, future))
         if self._worker is None or self._worker.done():
@@ -137,7 +159,10 @@ class BatchAnswerer:
         return await future
 
     async def close(self) -> None:
-        """Stops collecting; a batch already in the thread runs out by itself."""
+        """Stop collecting.
+
+        A batch already in the thread runs to its end.
+        """
         if self._worker is not None:
             self._worker.cancel()
 
@@ -147,34 +172,30 @@ class BatchAnswerer:
                 await asyncio.sleep(self._window)
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             try:
-                answers = await asyncio.to_thread(_listed, self._generate, [ask for ask, _ in batch])
+                answers = await asyncio.to_thread(self._answers, [ask for ask, _ in batch])
             except Exception as error:  # noqa: BLE001  # whatever the engine raises belongs to those who asked
-                for future in _open(batch):
-                    future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+                for _, future in batch:
+                    if not future.done():  # a question is given up when its client goes away
+                        future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
                 continue
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
 
-
-def _listed(generate: Generate, asks: Sequence[Ask]) -> list[Sampled]:
-    answers = list(generate(asks))
-    if len(answers) != len(asks):
-        raise ValueError(f"the engine gave {len(answers)} answers to {len(asks)} questions")
-    return answers
-
-
-def _open(batch: Iterable[tuple[Ask, asyncio.Future[Sampled]]]) -> Iterator[asyncio.Future[Sampled]]:
-    """Those still waited for: a question is given up when its client goes away."""
-    return (future for _, future in batch if not future.done())
+    def _answers(self, asks: Sequence[Ask]) -> list[Sampled]:
+        answers = list(self._generate(asks))
+        if len(answers) != len(asks):
+            raise ValueError(f"the engine gave {len(answers)} answers to {len(asks)} questions")
+        return answers
 
 
 @dataclass(slots=True)
 class ResegmentAnswerer:
-    """For a `share` of the answers another split of the same bytes: half of these of the same length, half of another.
+    """Answer a `share` of the questions with another tokenisation.
 
-    What is returned then *is* what was sampled, as far as anyone can know. Few answers have another split of the same
-    length, so a half that is behind catches up on the next answers that have; one at its token limit gets no longer.
+    Half of these have the same length, half another. What is returned then *is* what was sampled, as far as anyone can
+    know. Few answers have another split of the same length, so a half that is behind catches up on the next answers
+    that have; an answer at its token limit gets no longer.
     """
 
     inner: Answerer
@@ -184,7 +205,10 @@ class ResegmentAnswerer:
     made: Counter[Split] = field(default_factory=Counter)
 
     async def answer(self, ask: Ask) -> Sampled:
-        """The inner answer, re-split or not; how depends on the question and on how many came before it."""
+        """Return the inner answer, re-split or not.
+
+        Which depends on the question and on how many came before it.
+        """
         sampled = await self.inner.answer(ask)
         self.answers += 1
         rng = Random(ask.digest())
@@ -204,12 +228,15 @@ class ResegmentAnswerer:
         return None if ids is None else Sampled(ids, sampled.logprobs if same else None, split)
 
     async def close(self) -> None:
-        """Closes the inner answerer."""
+        """Close the inner answerer."""
         await self.inner.close()
 
 
 def local_answerer(directory: Path, *, most: int, threads: int | None = None) -> tuple[BatchAnswerer, int]:
-    """The model of `directory` as an answerer, and its context in tokens. ImportError where there is no torch."""
+    """Return the model of `directory` as answerer, and its context.
+
+    The context is in tokens. Raises AnswererError, and ImportError where there is no torch.
+    """
     from pipeline.generation.engines.local import EngineError, load_engine
 
     try:

@@ -1,4 +1,4 @@
-"""The emulator's ASGI application: OpenRouter's chat completions and its read endpoints, over one Service.
+"""The emulator's ASGI application: OpenRouter's endpoints over one Service.
 
 Guarantees: errors have OpenRouter's shapes and statuses; `/models` needs no key, the rest one if `require_key` is set.
 """
@@ -6,7 +6,6 @@ Guarantees: errors have OpenRouter's shapes and statuses; `/models` needs no key
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import time
@@ -30,7 +29,7 @@ Handler: TypeAlias = Callable[[Service, Request], Awaitable[Response]]
 
 
 def create_app(service: Service) -> Starlette:
-    """The application; its shutdown closes the answerer."""
+    """Return the application; its shutdown closes the answerer."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -38,44 +37,45 @@ def create_app(service: Service) -> Starlette:
         await service.answerer.close()
 
     def route(path: str, handler: Handler, method: str = "GET") -> Route:
-        return Route(f"/api/v1{path}", functools.partial(_shaped, handler, service), methods=[method])
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await handler(service, request)
+            except ApiError as error:
+                return Response(error.body(), error.status, error.headers, "application/json")
+
+        return Route(f"/api/v1{path}", endpoint, methods=[method])
 
     routes = [
-        route("/chat/completions", _chat, "POST"),
-        route("/models", _models),
-        route("/models/{author}/{slug}/endpoints", _endpoints),
-        route("/generation", _generation),
-        route("/key", _key),
+        route("/chat/completions", chat, "POST"),
+        route("/models", models),
+        route("/models/{author}/{slug}/endpoints", endpoints),
+        route("/generation", generation),
+        route("/key", key),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-async def _shaped(handler: Handler, service: Service, request: Request) -> Response:
-    """The handler's response, or its ApiError as one."""
-    try:
-        return await handler(service, request)
-    except ApiError as error:
-        return Response(error.body(), error.status, error.headers, "application/json")
-
-
-async def _chat(service: Service, request: Request) -> Response:
+async def chat(service: Service, request: Request) -> Response:
+    """Answer a chat completion, or refuse it."""
     _require_key(service, request)
-    _require_rate(service)
+    wait = service.rate.wait()
+    if wait is not None:
+        raise rate_limited(service.rate.per_minute or 0, int((time.time() + wait) * 1000), math.ceil(wait))
     if service.account.spent:
         raise ApiError(NO_CREDIT, "Insufficient credits. Add more using https://openrouter.ai/settings/credits")
-    asked = read_request(await request.body(), service.model)
-    if (fault := service.faults.before(asked)) is not None:
+    chat_request = read_request(await request.body(), service.model)
+    if (fault := service.faults.before(chat_request)) is not None:
         raise fault
-    exchange = open_exchange(service, asked)
+    exchange = open_exchange(service, chat_request)
     headers = {
         "X-Generation-Id": exchange.generation_id,
-        "X-Provider-Name": asked.profile.name,
+        "X-Provider-Name": chat_request.profile.name,
         "Access-Control-Expose-Headers": "X-Generation-Id,X-Provider-Name,cf-ray",
-        "Cache-Control": "no-cache" if asked.stream else "no-store",
+        "Cache-Control": "no-cache" if chat_request.stream else "no-store",
     }
     chunks = service.faults.body(body_chunks(service, exchange))
     return StreamingResponse(
-        chunks, headers=headers, media_type="text/event-stream" if asked.stream else "application/json"
+        chunks, headers=headers, media_type="text/event-stream" if chat_request.stream else "application/json"
     )
 
 
@@ -89,24 +89,21 @@ def _require_key(service: Service, request: Request) -> None:
         raise ApiError(UNAUTHORIZED, "No cookie auth credentials found")
 
 
-def _require_rate(service: Service) -> None:
-    wait = service.rate.wait()
-    if wait is not None:
-        raise rate_limited(service.rate.per_minute or 0, int((time.time() + wait) * 1000), math.ceil(wait))
-
-
-async def _models(service: Service, _: Request) -> Response:
+async def models(service: Service, _: Request) -> Response:
+    """List the one model."""
     return _data([model_entry(service.model, service.context)])
 
 
-async def _endpoints(service: Service, request: Request) -> Response:
+async def endpoints(service: Service, request: Request) -> Response:
+    """List the model's providers."""
     model = f"{request.path_params['author']}/{request.path_params['slug']}"
     if model != service.model:
         raise ApiError(NOT_FOUND, f"No endpoints found for {model}.")
     return _data(endpoint_entries(model, service.context))
 
 
-async def _generation(service: Service, request: Request) -> Response:
+async def generation(service: Service, request: Request) -> Response:
+    """Return what is known of one generation."""
     _require_key(service, request)
     generation_id = request.query_params.get("id", "")
     record = service.account.generation(generation_id)
@@ -115,7 +112,8 @@ async def _generation(service: Service, request: Request) -> Response:
     return _data(record)
 
 
-async def _key(service: Service, request: Request) -> Response:
+async def key(service: Service, request: Request) -> Response:
+    """Return the account of the key."""
     _require_key(service, request)
     return _data(service.account.key_entry())
 

@@ -1,4 +1,4 @@
-"""What the emulated OpenRouter has to offer: one model, at every profile's provider, with prices and parameters.
+"""What the emulated OpenRouter offers: one model, many providers.
 
 Guarantees: prices are decimals as text, as the real `/endpoints` gives them, and costs are exact. Emulated dollars are
 not money.
@@ -24,23 +24,26 @@ COMMON: Final = (
     "tools",
     "top_p",
 )
-"""Parameters that all of them take."""
+"""Parameters that every provider takes."""
 
 
 def find_profile(name: str) -> Profile | None:
-    """By slug, tag or display name, as `provider.only` and `provider.order` may spell it."""
+    """Find a profile by slug, tag or display name.
+
+    As `provider.only` and `provider.order` may spell it.
+    """
     key = name.split("/", maxsplit=1)[0].casefold()
     return next((profile for profile in PROFILES.values() if key in {profile.slug, profile.name.casefold()}), None)
 
 
 def parameters(profile: Profile) -> frozenset[str]:
-    """The request parameters that the provider honours."""
+    """Return the request parameters that the provider honours."""
     logprobs = ("logprobs", "top_logprobs") if profile.returns_logprobs else ()
     return frozenset((*COMMON, *logprobs, *(("return_token_ids",) if profile.returns_ids else ())))
 
 
 def cost_usd(profile: Profile, prompt_tokens: int, completion_tokens: int) -> Decimal:
-    """USD of one answer, exact."""
+    """Return the exact cost of one answer in USD."""
     return prompt_tokens * _price(profile.prompt_price) + completion_tokens * _price(profile.completion_price)
 
 
@@ -49,7 +52,7 @@ def _price(usd: float) -> Decimal:
 
 
 def model_entry(model: str, context: int) -> dict[str, Json]:
-    """The model's entry in `/models`."""
+    """Return the model's entry in `/models`."""
     cheapest = min(PROFILES.values(), key=lambda profile: profile.completion_price)
     return {
         "id": model,
@@ -72,12 +75,13 @@ def model_entry(model: str, context: int) -> dict[str, Json]:
 
 
 def endpoint_entries(model: str, context: int) -> dict[str, Json]:
-    """The `data` of `/models/{author}/{slug}/endpoints`."""
-    endpoints: list[Json] = [_endpoint(profile, model, context) for profile in PROFILES.values()]
+    """Return the `data` of `/models/{author}/{slug}/endpoints`."""
+    endpoints: list[Json] = [endpoint_entry(profile, model, context) for profile in PROFILES.values()]
     return {**model_entry(model, context), "endpoints": endpoints}
 
 
-def _endpoint(profile: Profile, model: str, context: int) -> dict[str, Json]:
+def endpoint_entry(profile: Profile, model: str, context: int) -> dict[str, Json]:
+    """Return one provider's entry."""
     return {
         "name": f"{profile.name} | {model}",
         "model_id": model,

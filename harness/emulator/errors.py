@@ -1,7 +1,7 @@
-"""OpenRouter's error answers, in the shapes that were seen on the wire.
+"""OpenRouter's error answers, in shapes seen on the wire.
 
 Guarantees: every body is `{"error": {"message", "code"[, "metadata"]}, "user_id"?}`. `user_id` is a made-up one, so
-that what must be scrubbed from recordings is there to be scrubbed.
+that recordings hold something that must be scrubbed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ USER_ID: Final = "user_2emulatorEmulatorEmulator0000"
 
 
 class ApiError(Exception):
-    """An error answer on its way out; `headers` go on the response."""
+    """An error answer to send.
+
+    `headers` go on the response.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,10 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def body(self) -> bytes:
-        """The JSON body. 401 and 404 answers carry no user."""
+        """Return the JSON body.
+
+        401 and 404 answers carry no user.
+        """
         error: dict[str, Json] = {"message": self.message, "code": self.status}
         if self.metadata is not None:
             error["metadata"] = self.metadata
@@ -50,12 +56,18 @@ class ApiError(Exception):
 
 
 def provider_error(provider: str, raw: str, status: int = BAD_GATEWAY) -> ApiError:
-    """What the pinned provider's own failure looks like; `raw` is its message."""
+    """Return the error of a failing provider.
+
+    `raw` is the provider's own message.
+    """
     return ApiError(status, "Provider returned error", metadata={"raw": raw, "provider_name": provider})
 
 
 def rate_limited(limit: int, reset_ms: int, retry_after: int) -> ApiError:
-    """OpenRouter's own 429, the limits in headers and, once more, in the body."""
+    """Return OpenRouter's own 429.
+
+    The limits stand in headers and once more in the body.
+    """
     limits: dict[str, str] = {
         "X-RateLimit-Limit": str(limit),
         "X-RateLimit-Remaining": "0",
@@ -70,7 +82,10 @@ def rate_limited(limit: int, reset_ms: int, retry_after: int) -> ApiError:
 
 
 def context_overflow(context: int, prompt: int, output: int) -> ApiError:
-    """A request that does not fit; all three in tokens."""
+    """Return the error of a request that does not fit.
+
+    All three arguments in tokens.
+    """
     return ApiError(
         BAD_REQUEST,
         f"This endpoint's maximum context length is {context} tokens. However, you requested about {prompt + output} "

@@ -1,7 +1,7 @@
-"""The oracle log: the true ids of every answer, one JSON object a line.
+"""The oracle log: every answer's true ids, as JSONL.
 
-Guarantees: an answer's line is written and flushed before its first byte is sent. Read by tests and by the summary of a
-run, never by what is under test.
+Guarantees: an answer's line is written and flushed before its first byte is sent. Tests and the summary of a run read
+it; what is under test never does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.records import Ids
 class OracleEntry:
     """What was really served and sampled.
 
-    `noncanonical`: the ids are not what the tokenizer makes of their own text. `resegmented`: on purpose, and with the
+    `noncanonical`: the tokenizer splits the text of the ids otherwise. `resegmented`: re-split on purpose, with the
     same number of tokens or another. `cut`: no end token was sampled. `cost` in USD, exact.
     """
 
@@ -36,12 +36,12 @@ class OracleEntry:
     cost: str
 
     def line(self) -> str:
-        """One line of JSON, its newline included."""
+        """Return one line of JSON, its newline included."""
         return json.dumps(asdict(self), separators=(",", ":")) + "\n"
 
 
 class OracleLog:
-    """Appends to one file, or to nothing where there is no path."""
+    """Append to one file; to nothing without a path."""
 
     def __init__(self, path: Path | None) -> None:
         self._file: IO[str] | None = None
@@ -50,13 +50,12 @@ class OracleLog:
             self._file = path.open("a", encoding="utf-8", newline="\n")
 
     def append(self, entry: OracleEntry) -> None:
-        """Writes and flushes one entry."""
+        """Write and flush one entry."""
         if self._file is not None:
             self._file.write(entry.line())
             self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         if self._file is not None:
             self._file.close()
 
@@ -68,7 +67,10 @@ class OracleLog:
 
 
 def read_oracle(path: Path) -> Iterator[OracleEntry]:
-    """The entries in the order of writing. A torn last line is left out: its answer was never sent."""
+    """Yield the entries in the order of writing.
+
+    A torn last line is left out: its answer was never sent.
+    """
     with path.open(encoding="utf-8", newline="\n") as file:
         for line in file:
             if line.endswith("\n"):

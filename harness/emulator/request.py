@@ -1,4 +1,4 @@
-"""A chat completion request, read: whom it is for, what it asks, and how to sample.
+"""A chat completion request, read: provider, prompt, and sampling.
 
 Guarantees: what is returned can be answered. Refuses, in OpenRouter's own words, what OpenRouter would refuse: bad
 JSON, an unknown model, a provider that has no endpoint or lacks a demanded parameter.
@@ -7,7 +7,6 @@ JSON, an unknown model, a provider that has no endpoint or lacks a demanded para
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.emulator.catalog import find_profile, parameters
@@ -24,7 +23,10 @@ SEED_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The request's own choices. `max_tokens` None: as many as fit. `tools_sent`: calls are to come back parsed."""
+    """What one request chose.
+
+    `max_tokens` None: as many as fit. `tools_sent`: calls come back parsed.
+    """
 
     profile: Profile
     prompt: Prompt
@@ -39,30 +41,37 @@ class ChatRequest:
 
 
 def read_request(raw: bytes, model: str) -> ChatRequest:
-    """Reads the body; ApiError for whatever is wrong with it."""
-    body = _object(raw)
-    _require_model(body, model)
-    profile = _profile(body, model)
+    """Read the body.
+
+    Raises ApiError for whatever is wrong with it.
+    """
+    body = body_object(raw)
+    named = body.get("model")
+    if not isinstance(named, str):
+        raise _bad("No models provided")
+    if named != model:
+        raise _bad(f"{named} is not a valid model ID")
+    profile = chosen_profile(body, model)
     tools = _objects(body, "tools")
+    messages = _objects(body, "messages")
+    if not messages:
+        raise _bad('Input required: specify "prompt" or "messages"')
     return ChatRequest(
         profile=profile,
-        prompt=Prompt("", _messages(body), tuple(tools), thinking=_thinking(body)),
+        prompt=Prompt("", tuple(messages), tuple(tools), thinking=thinking_of(body)),
         stream=_flag(body, "stream"),
         tools_sent=bool(tools),
-        max_tokens=_max_tokens(body),
-        temperature=_temperature(body),
-        seed=_seed(body),
+        max_tokens=max_tokens_of(body),
+        temperature=temperature_of(body),
+        seed=seed_of(body),
         logprobs=_flag(body, "logprobs") and profile.returns_logprobs,
         return_token_ids=_flag(body, "return_token_ids") and profile.returns_ids,
-        sample_id=_sample_id(body),
+        sample_id=sample_id_of(body),
     )
 
 
-def _bad(message: str) -> ApiError:
-    return ApiError(BAD_REQUEST, message)
-
-
-def _object(raw: bytes) -> JsonObject:
+def body_object(raw: bytes) -> JsonObject:
+    """Parse the body as a JSON object."""
     try:
         body: Json = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -72,18 +81,15 @@ def _object(raw: bytes) -> JsonObject:
     return body
 
 
-def _require_model(body: JsonObject, model: str) -> None:
-    asked = body.get("model")
-    if not isinstance(asked, str):
-        raise _bad("No models provided")
-    if asked != model:
-        raise _bad(f"{asked} is not a valid model ID")
+def chosen_profile(body: JsonObject, model: str) -> Profile:
+    """Return the provider that is asked for.
 
-
-def _profile(body: JsonObject, model: str) -> Profile:
+    What `provider.only` or `provider.order` names, else the first. Raises ApiError.
+    """
     wanted = body.get("provider")
     choice = wanted if isinstance(wanted, dict) else {}
-    names = list(_names(choice))
+    lists = [value for field in ("only", "order") if isinstance(value := choice.get(field), list)]
+    names = [name for value in lists for name in value if isinstance(name, str)]
     profile = find_profile(names[0]) if names else next(iter(PROFILES.values()))
     if profile is None:
         raise ApiError(NOT_FOUND, f"No endpoints found for {model}.")
@@ -96,11 +102,51 @@ def _profile(body: JsonObject, model: str) -> Profile:
     return profile
 
 
-def _names(choice: JsonObject) -> Iterator[str]:
-    for field in ("only", "order"):
-        names = choice.get(field)
-        if isinstance(names, list):
-            yield from (name for name in names if isinstance(name, str))
+def thinking_of(body: JsonObject) -> bool:
+    """Read OpenRouter's `reasoning`, or the switch of vLLM and SGLang."""
+    reasoning, template = body.get("reasoning"), body.get("chat_template_kwargs")
+    if isinstance(reasoning, dict) and (reasoning.get("enabled") is False or reasoning.get("effort") == "none"):
+        return False
+    return not (isinstance(template, dict) and template.get("thinking") is False)
+
+
+def max_tokens_of(body: JsonObject) -> int | None:
+    """Read the limit of the answer in tokens."""
+    value = body.get("max_completion_tokens", body.get("max_tokens"))
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _bad("Invalid input: max_tokens must be an integer of at least 1")
+    return value
+
+
+def temperature_of(body: JsonObject) -> float:
+    """Read the temperature; 1 where none is given."""
+    value = body.get("temperature")
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= HOTTEST:
+        raise _bad(f"Invalid input: temperature must be a number from 0 to {HOTTEST:g}")
+    return float(value)
+
+
+def seed_of(body: JsonObject) -> int | None:
+    """Read the seed."""
+    value = body.get("seed")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value.bit_length() > SEED_BITS:
+        raise _bad("Invalid input: seed must be an integer")
+    return value
+
+
+def sample_id_of(body: JsonObject) -> str | None:
+    """Read the sample's id from `user` or the metadata."""
+    user, metadata = body.get("user"), body.get("metadata")
+    if isinstance(user, str):
+        return user
+    named = metadata.get("sample_id") if isinstance(metadata, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def _objects(body: JsonObject, field: str) -> list[JsonObject]:
@@ -112,21 +158,6 @@ def _objects(body: JsonObject, field: str) -> list[JsonObject]:
     return [entry for entry in value if isinstance(entry, dict)]
 
 
-def _messages(body: JsonObject) -> tuple[JsonObject, ...]:
-    messages = _objects(body, "messages")
-    if not messages:
-        raise _bad('Input required: specify "prompt" or "messages"')
-    return tuple(messages)
-
-
-def _thinking(body: JsonObject) -> bool:
-    """OpenRouter's `reasoning`, or the switch that vLLM and SGLang take."""
-    reasoning, template = body.get("reasoning"), body.get("chat_template_kwargs")
-    if isinstance(reasoning, dict) and (reasoning.get("enabled") is False or reasoning.get("effort") == "none"):
-        return False
-    return not (isinstance(template, dict) and template.get("thinking") is False)
-
-
 def _flag(body: JsonObject, field: str) -> bool:
     value = body.get(field)
     if value is not None and not isinstance(value, bool):
@@ -134,36 +165,5 @@ def _flag(body: JsonObject, field: str) -> bool:
     return value is True
 
 
-def _max_tokens(body: JsonObject) -> int | None:
-    value = body.get("max_completion_tokens", body.get("max_tokens"))
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _bad("Invalid input: max_tokens must be an integer of at least 1")
-    return value
-
-
-def _temperature(body: JsonObject) -> float:
-    value = body.get("temperature")
-    if value is None:
-        return 1.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= HOTTEST:
-        raise _bad(f"Invalid input: temperature must be a number from 0 to {HOTTEST:g}")
-    return float(value)
-
-
-def _seed(body: JsonObject) -> int | None:
-    value = body.get("seed")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value.bit_length() > SEED_BITS:
-        raise _bad("Invalid input: seed must be an integer")
-    return value
-
-
-def _sample_id(body: JsonObject) -> str | None:
-    user, metadata = body.get("user"), body.get("metadata")
-    if isinstance(user, str):
-        return user
-    named = metadata.get("sample_id") if isinstance(metadata, dict) else None
-    return named if isinstance(named, str) else None
+def _bad(message: str) -> ApiError:
+    return ApiError(BAD_REQUEST, message)

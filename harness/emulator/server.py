@@ -1,11 +1,7 @@
-"""Runs the emulator on a loopback port: in the foreground until a signal, or in a thread for the length of a `with`.
+"""The emulator on a loopback port, alone or in-process.
 
 Guarantees: the port is bound before anything is loaded or printed, so that a taken port is one clear error, and whoever
-has read the address can connect.
-
-An emulator for the length of a `with`, in this process: its address, its state, its oracle log.
-
-Guarantees: requests go over a real loopback socket and past any proxy. For tests and for recording.
+has read the address can connect. Requests to an emulator in this process go over a real socket and past any proxy.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,14 +33,19 @@ HOST = "127.0.0.1"
 BACKLOG = 4096
 GRACE_SECONDS = 5
 STARTUP_SECONDS = 30.0
+REQUEST_SECONDS = 60.0
+CONTEXT = 2048
 
 
 class PortError(Exception):
-    """The port cannot be had."""
+    """The port cannot be bound."""
 
 
 def bind(port: int) -> socket.socket:
-    """A listening socket on loopback; port 0 takes a free one."""
+    """Return a listening socket on loopback.
+
+    Port 0 takes a free one. Raises PortError.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -58,12 +60,15 @@ def bind(port: int) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    """The base URL that clients are given."""
+    """Return the base URL for clients."""
     return f"http://{HOST}:{listener.getsockname()[1]}/api/v1"
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which would raise the signal again after a clean shutdown and so end a clean run with a traceback."""
+    """Uvicorn, without its second signal.
+
+    It would raise the signal again after a clean shutdown, and so end a clean run with a traceback.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -85,7 +90,10 @@ def _server(app: Starlette) -> _Server:
 
 
 def serve(app: Starlette, listener: socket.socket, announce: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM; `announce` gets the base URL once requests are answered."""
+    """Serve until SIGINT or SIGTERM.
+
+    `announce` gets the base URL once requests are answered.
+    """
     server = _server(app)
 
     async def run() -> None:
@@ -104,13 +112,24 @@ def serve(app: Starlette, listener: socket.socket, announce: Callable[[str], Non
 
 @contextlib.contextmanager
 def running(app: Starlette) -> Iterator[str]:
-    """The base URL of `app`, served from a thread of this process until the `with` ends."""
+    """Serve `app` from a thread, and yield its base URL.
+
+    Raises RuntimeError where it does not start.
+    """
     listener = bind(0)
     server = _server(app)
-    thread = threading.Thread(target=_serve_in_thread, args=(server, listener), name="emulator", daemon=True)
+
+    def run() -> None:
+        asyncio.run(server.serve(sockets=[listener]))
+
+    thread = threading.Thread(target=run, name="emulator", daemon=True)
     thread.start()
     try:
-        _await_start(server, thread)
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > deadline:
+                raise RuntimeError(f"the emulator did not start within {STARTUP_SECONDS} s")
+            time.sleep(0.01)
         yield address(listener)
     finally:
         server.should_exit = True
@@ -118,58 +137,45 @@ def running(app: Starlette) -> Iterator[str]:
         listener.close()
 
 
-def _serve_in_thread(server: uvicorn.Server, listener: socket.socket) -> None:
-    asyncio.run(server.serve(sockets=[listener]))
-
-
-def _await_start(server: uvicorn.Server, thread: threading.Thread) -> None:
-    waited = threading.Event()
-    for _ in range(int(STARTUP_SECONDS / 0.01)):
-        if server.started:
-            return
-        if not thread.is_alive():
-            break
-        waited.wait(0.01)
-    raise RuntimeError(f"the emulator did not start within {STARTUP_SECONDS} s")
-
-
 def say(line: str) -> None:
-    """One line to stdout, at once, for whoever waits for it."""
+    """Write one line to stdout, at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-CONTEXT = 2048
-SECONDS = 60.0
-
-
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A running emulator; `url` is what a client takes as its base URL."""
+class EmulatorInProcess:
+    """An emulator that runs in this process.
+
+    `url` is what a client takes as its base URL.
+    """
 
     url: str
     service: Service
     oracle: Path
 
     def post(self, body: Mapping[str, object] | bytes, **headers: str) -> httpx2.Response:
-        """POST to /chat/completions of an object, or of bytes as they are."""
+        """POST to /chat/completions.
+
+        An object, or bytes as they are.
+        """
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        with httpx2.Client(trust_env=False, timeout=SECONDS) as client:
+        with httpx2.Client(trust_env=False, timeout=REQUEST_SECONDS) as client:
             return client.post(f"{self.url}/chat/completions", content=content, headers=headers)
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
-        """GET of a path below the base URL."""
-        with httpx2.Client(trust_env=False, timeout=SECONDS) as client:
+        """GET a path below the base URL."""
+        with httpx2.Client(trust_env=False, timeout=REQUEST_SECONDS) as client:
             return client.get(f"{self.url}{path}", headers=headers)
 
     def entries(self) -> list[OracleEntry]:
-        """The oracle log so far."""
+        """Return the oracle log so far."""
         return list(read_oracle(self.oracle))
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What may be other than usual: the account, the rate limit, faults, whether a key is asked for."""
+    """What may differ from the defaults."""
 
     account: Account = field(default_factory=Account)
     rate: RateLimit = field(default_factory=RateLimit)
@@ -178,8 +184,16 @@ class Terms:
 
 
 @contextlib.contextmanager
-def emulating(fmt: Format, answerer: Answerer, oracle: Path, terms: Terms | None = None) -> Iterator[Trial]:
-    """A Trial over `answerer`, its oracle log appended to `oracle`."""
+def emulator_in_process(
+    fmt: Format, answerer: Answerer, oracle: Path, terms: Terms | None = None
+) -> Iterator[EmulatorInProcess]:
+    """Run an emulator over `answerer` until the `with` ends.
+
+    Its oracle log is appended to `oracle`.
+
+        with emulator_in_process(fmt, PoolAnswerer(common=[ids]), folder / "oracle.jsonl") as emulator:
+            emulator.post({"model": MODEL, "messages": [...]})
+    """
     terms = terms or Terms()
     with OracleLog(oracle) as log:
         service = Service(
@@ -193,4 +207,4 @@ def emulating(fmt: Format, answerer: Answerer, oracle: Path, terms: Terms | None
             require_key=terms.require_key,
         )
         with running(create_app(service)) as url:
-            yield Trial(url, service, oracle)
+            yield EmulatorInProcess(url, service, oracle)

@@ -1,9 +1,7 @@
-"""One question answered: prompt ids as an engine would serve them, true ids, what the provider shows of them.
+"""One question answered: served prompt, true ids, what is shown.
 
-Guarantees: an answer is in the oracle log and on the bill before its first byte is sent, and is made to the end even if
-nobody waits for it any more, as a real provider makes and bills it.
-
-Where faults can be put between a true answer and the wire. None is, unless asked for.
+Guarantees: an answer is in the oracle log and on the bill before its first byte is sent. It is made to the end even if
+nobody waits for it any more, as a real provider makes and bills it. No fault damages an answer unless asked for.
 """
 
 from __future__ import annotations
@@ -29,34 +27,39 @@ from harness.views.openrouter import COMMENT, KEEP_ALIVE, Meta, body_of, events_
 from harness.views.resplit import is_canonical
 from harness.views.view import Shown, view
 from pipeline.formats.format import Format
-from pipeline.records import Ids, Json, Prompt, RefusedError, TokenLogprob
-
-
-def no_error(_: ChatRequest) -> ApiError | None:
-    """Every request is answered."""
-    return None
-
-
-def unchanged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every body is sent whole."""
-    return body
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """`before` may answer with an error in place of an answer; `body` may cut, slow or damage what is sent."""
-
-    before: Callable[[ChatRequest], ApiError | None] = no_error
-    body: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] = unchanged
-
+from pipeline.records import Ids, Json, Prompt, RefusedError
 
 ALPHABET: Final = string.ascii_letters + string.digits
 KEEP_ALIVE_SECONDS: Final = 0.5
 
 
+def no_error(_: ChatRequest) -> ApiError | None:
+    """Let every request be answered."""
+    return None
+
+
+def unchanged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Send every body whole."""
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults between a true answer and the wire.
+
+    `before` may answer with an error in place of an answer; `body` may cut, slow or damage what is sent.
+    """
+
+    before: Callable[[ChatRequest], ApiError | None] = no_error
+    body: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] = unchanged
+
+
 @dataclass(slots=True)
 class Service:
-    """All that an emulator is. `context` in tokens, prompt and answer together; `seeds` for requests without one."""
+    """All that an emulator is.
+
+    `context` in tokens, prompt and answer together; `seeds` for requests without one.
+    """
 
     fmt: Format
     answerer: Answerer
@@ -82,7 +85,10 @@ class Exchange:
 
 
 def open_exchange(service: Service, request: ChatRequest) -> Exchange:
-    """Renders the prompt and sees that it fits; ApiError where it does not render or fit."""
+    """Render the prompt and check that it fits.
+
+    Raises ApiError where it does not render or fit.
+    """
     try:
         prompt_ids = served_prompt(service.fmt, request.prompt)
     except RefusedError as error:
@@ -100,9 +106,10 @@ def open_exchange(service: Service, request: ChatRequest) -> Exchange:
 
 
 def served_prompt(fmt: Format, prompt: Prompt) -> Ids:
-    """Prompt ids as engines make them: of the rendered text as one string, so that a spelt control token becomes one.
+    """Return prompt ids as engines make them.
 
-    Where none is spelt, that is `fmt.render`.
+    Engines tokenise the rendered text as one string, so that a spelt control token becomes one. Where none is spelt,
+    that is `fmt.render`.
     """
     ids = fmt.render(prompt)
     if fmt.special_text(prompt) is None:
@@ -111,8 +118,19 @@ def served_prompt(fmt: Format, prompt: Prompt) -> Ids:
 
 
 async def body_chunks(service: Service, exchange: Exchange) -> AsyncIterator[bytes]:
-    """The response body: what keeps the connection alive while the answer is made, then the answer."""
-    task = asyncio.create_task(_answer(service, exchange))
+    """Yield the response body.
+
+    First what keeps the connection alive while the answer is made, then the answer.
+    """
+
+    async def answered() -> str:
+        try:
+            return _sent(service, exchange, await service.answerer.answer(exchange.ask))
+        except Exception as error:  # noqa: BLE001  # the status has been sent: what fails now is an error in the body
+            failed = provider_error(exchange.request.profile.name, f"{type(error).__name__}: {error}").body().decode()
+            return f"data: {failed}\n\n" if exchange.request.stream else failed
+
+    task = asyncio.create_task(answered())
     service.running.add(task)
     task.add_done_callback(service.running.discard)
     waiting = (COMMENT if exchange.request.stream else KEEP_ALIVE).encode()
@@ -124,16 +142,8 @@ async def body_chunks(service: Service, exchange: Exchange) -> AsyncIterator[byt
     yield task.result().encode()
 
 
-async def _answer(service: Service, exchange: Exchange) -> str:
-    try:
-        return _tell(service, exchange, await service.answerer.answer(exchange.ask))
-    except Exception as error:  # noqa: BLE001  # the status has been sent: whatever fails now is an error in the body
-        failed = provider_error(exchange.request.profile.name, f"{type(error).__name__}: {error}").body().decode()
-        return f"data: {failed}\n\n" if exchange.request.stream else failed
-
-
-def _tell(service: Service, exchange: Exchange, sampled: Sampled) -> str:
-    """Logs and bills the answer, then says it in the provider's way."""
+def _sent(service: Service, exchange: Exchange, sampled: Sampled) -> str:
+    """Log and bill the answer; return what the provider sends."""
     request, fmt = exchange.request, service.fmt
     shown = view(
         sampled.ids,
@@ -144,9 +154,9 @@ def _tell(service: Service, exchange: Exchange, sampled: Sampled) -> str:
         stream=request.stream,
     )
     cost = cost_usd(request.profile, len(exchange.ask.prompt_ids), shown.completion_tokens)
-    service.oracle.append(_entry(fmt, exchange, sampled, cost))
-    service.account.bill(exchange.generation_id, cost, _record(service, exchange, shown, cost))
-    meta = _meta(service, exchange, sampled, shown, cost)
+    service.oracle.append(oracle_entry(fmt, exchange, sampled, cost))
+    service.account.bill(exchange.generation_id, cost, generation_record(service, exchange, shown, cost))
+    meta = response_meta(service, exchange, sampled, shown, cost)
     return (
         "".join(events_of(shown, meta))
         if request.stream
@@ -154,7 +164,8 @@ def _tell(service: Service, exchange: Exchange, sampled: Sampled) -> str:
     )
 
 
-def _entry(fmt: Format, exchange: Exchange, sampled: Sampled, cost: Decimal) -> OracleEntry:
+def oracle_entry(fmt: Format, exchange: Exchange, sampled: Sampled, cost: Decimal) -> OracleEntry:
+    """Return the truth about one answer."""
     return OracleEntry(
         generation_id=exchange.generation_id,
         sample_id=exchange.request.sample_id,
@@ -170,8 +181,15 @@ def _entry(fmt: Format, exchange: Exchange, sampled: Sampled, cost: Decimal) -> 
     )
 
 
-def _meta(service: Service, exchange: Exchange, sampled: Sampled, shown: Shown, cost: Decimal) -> Meta:
-    request = exchange.request
+def response_meta(service: Service, exchange: Exchange, sampled: Sampled, shown: Shown, cost: Decimal) -> Meta:
+    """Return what the response says of itself.
+
+    The engine's logprobs where it has them: a pool has none, and a re-split has none of its own.
+    """
+    request, logprobs = exchange.request, shown.logprobs
+    if sampled.logprobs is not None and len(sampled.logprobs) == len(logprobs):
+        pairs = zip(logprobs, sampled.logprobs, strict=True)
+        logprobs = tuple(replace(entry, logprob=value) for entry, value in pairs)
     return Meta(
         generation_id=exchange.generation_id,
         created=exchange.created,
@@ -181,20 +199,15 @@ def _meta(service: Service, exchange: Exchange, sampled: Sampled, shown: Shown, 
         cost=float(cost),
         prompt_ids=exchange.ask.prompt_ids if request.return_token_ids else None,
         token_ids=sampled.ids if request.return_token_ids else None,
-        logprobs=_logprobs(shown, sampled) if request.logprobs else None,
+        logprobs=logprobs if request.logprobs else None,
     )
 
 
-def _logprobs(shown: Shown, sampled: Sampled) -> tuple[TokenLogprob, ...]:
-    """The shown entries with the engine's values; a pool has none, and a re-split has none of its own."""
-    if sampled.logprobs is None or len(sampled.logprobs) != len(shown.logprobs):
-        return shown.logprobs
-    pairs = zip(shown.logprobs, sampled.logprobs, strict=True)
-    return tuple(replace(entry, logprob=value) for entry, value in pairs)
+def generation_record(service: Service, exchange: Exchange, shown: Shown, cost: Decimal) -> dict[str, Json]:
+    """Return the `data` of `/generation`.
 
-
-def _record(service: Service, exchange: Exchange, shown: Shown, cost: Decimal) -> dict[str, Json]:
-    """The `data` of `/generation`; `tokens_*` are counts of another tokenizer, as the real ones are."""
+    `tokens_*` are counts of another tokenizer, as the real ones are.
+    """
     text = len(shown.reasoning or "") + len(shown.content or "")
     prompt_tokens = len(exchange.ask.prompt_ids)
     return {

@@ -1,4 +1,4 @@
-"""A survey: many real answers of the emulated routes, each with the ids that were really sampled.
+"""Many real answers of the emulated routes, with true ids.
 
 Guarantees: every answer went over a real loopback socket through the real client, and is joined to its entry in the
 oracle log by generation id. Needs torch, through the emulator only.
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -32,12 +32,12 @@ CONCURRENCY = 48
 
 
 class SurveyError(Exception):
-    """The emulator did not start, or an answer did not come."""
+    """The emulator did not start, or an answer is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyedAnswer:
-    """One answer: how it was asked, its bytes, and the truth.
+    """One answer: how it was asked, its bytes, the truth.
 
     `named` is set for an engine's own endpoint, which names no provider and returns the ids beside the text: the answer
     then has that name, and only what a hosted API shows.
@@ -52,7 +52,7 @@ class SurveyedAnswer:
 
     @property
     def completion(self) -> Completion | RefusedError:
-        """What the wire says, or why it says nothing."""
+        """Return the answer off the wire, or its refusal."""
         try:
             found = read(self.raw, stream=self.trip.stream)
         except RefusedError as error:
@@ -60,14 +60,17 @@ class SurveyedAnswer:
         return replace(shown_only(found), provider=self.named) if self.named else found
 
     def is_wrong(self, row: TokenRow | Refusal) -> bool:
-        """Whether ids were accepted that were not sampled, or a prompt that was not served."""
+        """Return whether a row's ids are not the true ones."""
         truth = self.truth
         return isinstance(row, TokenRow) and (row.output_ids, row.prompt_ids) != (truth.output_ids, truth.prompt_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyQuestion:
-    """One request to make; `length_cut` gives it a limit that most answers reach."""
+    """One request to make.
+
+    `length_cut` gives it a limit that most answers reach.
+    """
 
     trip: RoundTrip
     prompt: Prompt
@@ -76,12 +79,18 @@ class SurveyQuestion:
 
     @property
     def max_tokens(self) -> int:
-        """The limit in tokens; cut answers end at varied places."""
+        """Return the limit in tokens.
+
+        Cut answers end at varied places.
+        """
         return 6 + self.seed % 29 if self.length_cut else 256
 
 
 def questions(trips: Iterable[RoundTrip], each: int, *, seed: int, cut_every: int = 8) -> Iterator[SurveyQuestion]:
-    """`each` questions a way to ask, over the shipped prompts; every `cut_every`-th is cut by length."""
+    """Yield `each` questions for every way to ask.
+
+    Over the shipped prompts; every `cut_every`-th is cut by length.
+    """
     prompts = [prompt for prompt in read_prompts(PROMPTS) if isinstance(prompt, Prompt)]
     with_tools = [prompt for prompt in prompts if prompt.tools]
     for place, trip in enumerate(trips):
@@ -94,7 +103,10 @@ def questions(trips: Iterable[RoundTrip], each: int, *, seed: int, cut_every: in
 
 @contextmanager
 def emulator(*options: str) -> Iterator[tuple[str, Path]]:
-    """A running emulator's URL and its oracle log, for the length of a `with`."""
+    """Start an emulator; yield its URL and its oracle log.
+
+    Raises SurveyError where it does not start.
+    """
     with tempfile.TemporaryDirectory() as folder:
         oracle = Path(folder) / "oracle.jsonl"
         command = [sys.executable, "-m", "harness", "emulator", "--port", "0", "--oracle", str(oracle), *options]
@@ -109,11 +121,14 @@ def emulator(*options: str) -> Iterator[tuple[str, Path]]:
                 server.terminate()
 
 
-def survey(asked: Iterable[SurveyQuestion], fmt: Format, *, resegment: float = 0.0) -> list[SurveyedAnswer]:
-    """Every question's exchange, in order. SurveyError for an answer that is not status 200."""
-    wanted = list(asked)
+def survey(wanted: Iterable[SurveyQuestion], fmt: Format, *, resegment: float = 0.0) -> list[SurveyedAnswer]:
+    """Ask every question; return the answers in order.
+
+    Raises SurveyError for an answer that is not status 200.
+    """
+    wanted = list(wanted)
     with emulator("--resegment", str(resegment), "--max-batch", str(CONCURRENCY)) as (url, oracle):
-        answers = asyncio.run(_ask_all(url, wanted, fmt))
+        answers = asyncio.run(ask_all(url, wanted, fmt))
         truths = {entry.generation_id: entry for entry in read_oracle(oracle)}
     return [
         SurveyedAnswer(question.trip, question.prompt, raw, truths[generation], question.max_tokens)
@@ -121,7 +136,11 @@ def survey(asked: Iterable[SurveyQuestion], fmt: Format, *, resegment: float = 0
     ]
 
 
-async def _ask_all(url: str, asked: list[SurveyQuestion], fmt: Format) -> list[tuple[bytes, str]]:
+async def ask_all(url: str, wanted: Sequence[SurveyQuestion], fmt: Format) -> list[tuple[bytes, str]]:
+    """Ask every question; return bytes and generation ids.
+
+    At most `CONCURRENCY` at once.
+    """
     slots = asyncio.Semaphore(CONCURRENCY)
     async with OpenRouter(url) as client:
 
@@ -129,7 +148,7 @@ async def _ask_all(url: str, asked: list[SurveyQuestion], fmt: Format) -> list[t
             async with slots:
                 return await _ask(client, question, fmt)
 
-        return await asyncio.gather(*(one(question) for question in asked))
+        return await asyncio.gather(*(one(question) for question in wanted))
 
 
 async def _ask(client: OpenRouter, question: SurveyQuestion, fmt: Format) -> tuple[bytes, str]:

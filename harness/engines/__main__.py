@@ -1,7 +1,9 @@
-"""`python -m harness engines [VERB] ENGINE --python PYTHON --model DIR`: an engine's server until Ctrl-C, or a measure.
+"""Start an engine's server until Ctrl-C, or measure one.
 
-Guarantees: one line on stdout once it answers, `listening URL`; exit 1 with the log's end where it does not, and no
-process left behind either way. `VERB` is one of `VERBS`, a measure that starts the engine and ends it.
+`python -m harness engines [VERB] ENGINE --python PYTHON --model DIR`
+
+Guarantees: once the server answers, one line on stdout, `listening URL`. Exit 1 with the end of its log where it does
+not. No process is left behind either way. `VERB` is one of `VERBS`, a measure that starts and ends the engine itself.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ class AskedToEndError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to end. 0, or 1 where the engine did not start; for a measure what that says."""
+    """Serve until a signal, or run a measure; exit status.
+
+    1 where the engine did not start. A measure has its own exit status.
+
+        main(["sglang", "--python", "sglang/bin/python", "--model", "harness/tiny_target/weights"])
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in VERBS:
         measure: Callable[[Sequence[str]], int] = importlib.import_module(VERBS[given[0]]).main
@@ -58,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parsed(arguments: Sequence[str]) -> tuple[Start, Path | None]:
-    """What to start, and where its log goes."""
+    """Return what to start, and where its log goes."""
     parser = argparse.ArgumentParser(prog="python -m harness engines", description=(__doc__ or "").split("\n")[0])
     add_engine(parser)
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep the engine's log there")
@@ -67,7 +74,7 @@ def parsed(arguments: Sequence[str]) -> tuple[Start, Path | None]:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """What names an engine on a command line."""
+    """Add the options that name an engine."""
     add = parser.add_argument
     add("engine", choices=["sglang", "vllm"])
     add("--python", required=True, metavar="PYTHON", help="the interpreter of the engine's own environment")
@@ -79,7 +86,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def start_of(options: argparse.Namespace, more: Sequence[str] = ()) -> Start:
-    """The engine that the options name."""
+    """Return the engine that the options name."""
     given = (options.engine, options.python, options.model.resolve(), options.device, options.port)
     return Start(*given, context=options.context, rows=options.rows, more=tuple(each for each in more if each != "--"))
 

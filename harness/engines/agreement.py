@@ -1,14 +1,11 @@
-"""`python -m harness engines agreement ENGINE --python PYTHON --model DIR`: greedy ids of an engine and transformers.
+"""Compare the greedy ids of an engine with transformers' ids.
 
-Guarantees: both are asked by the same ids; where an answer differs, its first difference is told with the margin there,
-the gap between the two likeliest tokens under each. Later tokens answer to another text and are not compared. A margin
-within `NEAR` on both sides is rounding; exit 1 where a first difference lies under a wider one. The prompts are the
-tiny target's own unless `--questions` names others, which the model's own template renders.
+`python -m harness engines agreement ENGINE --python PYTHON --model DIR`
 
-Where two engines' answers to one prompt part, and whether rounding explains it.
-
-Guarantees: only the first difference counts, since what follows it answers to another text; its margin is known on both
-sides, and one past the end of an answer is infinite.
+Guarantees: both receive the same prompt ids. Only the first difference of an answer counts, since later tokens follow
+another text. It is reported with the margin of both sides: the gap between the two likeliest tokens, infinite past the
+end of an answer. A margin within `NEAR` on both sides is rounding; exit 1 for a first difference under a wider one. The
+prompts are the tiny target's own unless `--questions` names others, which the model's own template renders.
 """
 
 from __future__ import annotations
@@ -18,10 +15,10 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +28,10 @@ from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.files import weights_sha256
 from pipeline.formats.registry import open_format
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import EngineServer, ServerRequest
-from pipeline.records import Ids, Json, Sampling
+from pipeline.records import Json, Sampling
 
 PROMPTS: Final = 256
 MOST: Final = 96
@@ -42,14 +39,14 @@ SEED: Final = 7
 
 
 def asks(count: int, most: int) -> list[ServerRequest]:
-    """Greedy requests over held-out samples of the tiny target's grammar."""
+    """Return greedy requests from the tiny target's held-out grammar."""
     fmt, greedy = open_format("tiny-kimi"), Sampling(temperature=0.0, max_tokens=most)
     held_out = islice(samples(SEED, Split.HELD_OUT), count)
     return [ServerRequest(fmt.render(sample.prompt), greedy, (fmt.end_id,)) for sample in held_out]
 
 
 def asks_of(options: argparse.Namespace, model: Path) -> list[ServerRequest]:
-    """The requests that a command line names. Raises EngineError."""
+    """Return the requests that a command line names. Raises EngineError."""
     if not options.questions:
         return asks(options.prompts, options.max_tokens)
     from pipeline.drafter.decoding.prompts import PromptError, evaluation_prompts_in, template_renderer
@@ -65,7 +62,7 @@ def asks_of(options: argparse.Namespace, model: Path) -> list[ServerRequest]:
 def by_transformers(
     model: Path, wanted: Sequence[ServerRequest], rows: int
 ) -> tuple[dict[str, Json], list[EngineOutput]]:
-    """What computes in this process, and the same answers by it."""
+    """Return transformers' facts and its answers to the same requests."""
     from pipeline.generation.engines.local import load_engine
 
     engine = load_engine(model, threads=2)
@@ -79,13 +76,13 @@ def by_transformers(
 
 
 async def by_engine(name: str, url: str, wanted: Sequence[ServerRequest], rows: int) -> list[EngineOutput]:
-    """The same answers from a server. Raises EngineError."""
+    """Return the same answers from a server. Raises EngineError."""
     async with EngineServer(DIALECTS[name](), url, in_flight=rows) as server:
         return await server.generate_all(wanted)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. 0, 1 for a wide difference, 2 where the engine failed."""
+    """Measure; 1 for a wide difference, 2 for a failure."""
     parser = argparse.ArgumentParser(
         prog="python -m harness engines agreement", description=(__doc__ or "").split("\n")[0]
     )
@@ -112,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def add_prompts(parser: argparse.ArgumentParser) -> None:
-    """What says which prompts are asked, on a command line."""
+    """Add the options that choose the prompts."""
     parser.add_argument("--prompts", type=int, default=PROMPTS, metavar="N", help=f"at most so many ({PROMPTS})")
     parser.add_argument("--max-tokens", type=int, default=MOST, metavar="N", help=f"of an answer at most ({MOST})")
     questions = "evaluation sets or prompts as `pipeline evaluate` reads them"
@@ -120,7 +117,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def key_of(facts: dict[str, Json], model: Path, rows: int, most: int) -> dict[str, Json]:
-    """All that decides greedy ids."""
+    """Return everything that decides greedy ids."""
     sampling: dict[str, Json] = {"temperature": 0.0, "max_tokens": most}
     return {"weights_sha256": weights_sha256(model), **facts, "rows": rows, **sampling}
 
@@ -131,7 +128,10 @@ NEAR: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token that differs: where, which under each, and each side's gap to its own runner-up, in nats."""
+    """The first token in which two answers differ.
+
+    Margins are each side's gap to its own runner-up, in nats.
+    """
 
     prompt: int
     at: int
@@ -147,7 +147,7 @@ class Difference:
 
 
 def first_difference(prompt: int, ours: EngineOutput, theirs: EngineOutput) -> Difference | None:
-    """Where two answers to one prompt part, None where they are equal."""
+    """Return where two answers to one prompt differ, or None."""
     if ours.ids == theirs.ids:
         return None
     pairs = zip(ours.ids, theirs.ids, strict=False)
@@ -156,7 +156,10 @@ def first_difference(prompt: int, ours: EngineOutput, theirs: EngineOutput) -> D
 
 
 def margin(generation: EngineOutput, at: int) -> float:
-    """The gap between the token and its runner-up; infinite past the end, where no rounding puts a token."""
+    """Return the gap between a token and its runner-up.
+
+    Infinite past the end of an answer, where no rounding puts a token.
+    """
     if at >= len(generation.ids):
         return float("inf")
     return generation.logprobs[at] - generation.runner_up[at][1]
@@ -167,28 +170,19 @@ def _at(generation: EngineOutput, at: int) -> int | None:
 
 
 def furthest(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> float:
-    """The largest distance of two logprobs of one token after one text, in nats."""
-    return max(
-        (
-            abs(a - b)
-            for mine, other in zip(ours, theirs, strict=True)
-            for a, b, same in zip(mine.logprobs, other.logprobs, _same(mine.ids, other.ids), strict=False)
-            if same
-        ),
-        default=0.0,
-    )
+    """Return the largest logprob distance over equal tokens, in nats.
 
-
-def _same(ours: Ids, theirs: Ids) -> Iterator[bool]:
-    """True as long as nothing differed."""
-    still = True
-    for a, b in zip(ours, theirs, strict=False):
-        still = still and a == b
-        yield still
+    Compared only as long as both answers are equal.
+    """
+    distances = [0.0]
+    for mine, other in zip(ours, theirs, strict=True):
+        tokens = zip(mine.ids, other.ids, mine.logprobs, other.logprobs, strict=False)
+        distances += [abs(a - b) for _, _, a, b in takewhile(lambda token: token[0] == token[1], tokens)]
+    return max(distances)
 
 
 def compared(ours: Sequence[EngineOutput], theirs: Sequence[EngineOutput]) -> dict[str, Json]:
-    """Counts, the distance of logprobs, and every first difference."""
+    """Return counts, the distance of logprobs and every first difference."""
     pairs = enumerate(zip(ours, theirs, strict=True))
     found = [each for n, (mine, other) in pairs if (each := first_difference(n, mine, other)) is not None]
     return {

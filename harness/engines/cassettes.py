@@ -1,8 +1,10 @@
-"""`python -m harness engine-cassettes --engine sglang --url URL`: what an engine shows of scripted completions.
+"""Record what an engine shows of scripted completions.
 
-Guarantees: the engine serves the scripted model, and an answer whose ids are not its script's is not recorded; a file
-holds every script asked one way, bytes as they came. Replayed, each answer is its text view and, beside it, the ids
-that the same answer carries. `python -m harness engine-cassettes --model DIR` writes the model.
+`python -m harness engine-cassettes --engine sglang --url URL`, or `--model DIR` to write the scripted model.
+
+Guarantees: the engine serves the scripted model, and an answer whose ids are not its script's is not recorded. A file
+holds every script for one way to ask, bytes as they came. Replayed, each answer is its text view and, beside it, the
+ids that the same answer carries.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ LIBRARY: Final = ROOT / "cassettes" / "local"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One recorded answer: which script, and its text view with its truth."""
+    """One recorded answer: its script, text view and true ids."""
 
     script: Script
     exchange: SurveyedAnswer
@@ -42,7 +44,7 @@ class Played:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record. Exit 0, 2 where the engine did not say its scripts."""
+    """Record; 2 where an answer is not its script."""
     parser = argparse.ArgumentParser(prog="python -m harness engine-cassettes", description=__doc__.splitlines()[0])
     parser.add_argument("--engine", choices=sorted(ENGINES), help="which engine listens there")
     parser.add_argument("--url", metavar="http://127.0.0.1:PORT", help="where it serves the scripted model")
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(engine: str, url: str, version: str, library: Path) -> Iterator[tuple[str, int]]:
-    """One cassette a way to ask; its name and how many answers it holds."""
+    """Write each way's cassette; yield its name and count."""
     fmt = open_format("tiny-kimi")
     for trip in trips_of(engine):
         chosen = [script for script in SCRIPTS.values() if can_say(engine, script)]
@@ -90,17 +92,23 @@ def record(engine: str, url: str, version: str, library: Path) -> Iterator[tuple
 
 
 def way_of(trip: RoundTrip) -> str:
-    """The file's name: `stream-tools` and the like."""
+    """Return the file's name, as `stream-tools`."""
     return f"{'stream' if trip.stream else 'json'}-{'tools' if trip.tools_sent else 'raw'}"
 
 
 def can_say(engine: str, script: Script) -> bool:
-    """Whether the engine takes ids for a chat: vLLM takes text alone, and reads names in it as control tokens."""
+    """Whether the engine can emit the script.
+
+    SGLang takes ids for a chat. vLLM takes text alone, and reads control tokens by their names in it.
+    """
     return engine == "sglang" or script.is_text()
 
 
 def question_of(script: Script, trip: RoundTrip, fmt: Format) -> SurveyQuestion:
-    """The question that the script answers; the limit is its length where it is cut."""
+    """Return the question that the script answers.
+
+    The limit is the script's length where the script is cut.
+    """
     return _Scripted(trip, script.prompt, 0, limit=len(script.emitted(fmt)) if script.cut else SPAN)
 
 
@@ -114,9 +122,10 @@ class _Scripted(SurveyQuestion):
 
 
 def body_of(engine: str, script: Script, trip: RoundTrip, fmt: Format) -> dict[str, Any]:
-    """The request: the script as the last message, or its ids where the engine takes them, filled up.
+    """Return the request: the script as last message, filled up.
 
-    The prompt ends as Kimi's do, since vLLM looks there for whether the thinking is over.
+    The script travels as ids where the engine takes them. The prompt ends as Kimi's do: vLLM reads there whether the
+    thinking is over.
     """
     ids, prompt = script.emitted(fmt), script.prompt
     opened = [fmt.think_open_id] if prompt.thinking else [fmt.think_open_id, fmt.think_close_id]
@@ -151,7 +160,7 @@ def _interaction(answer: Answered) -> Interaction:
 
 
 def played(engine: str, trip: RoundTrip, fmt: Format, library: Path = LIBRARY) -> Iterator[Played]:
-    """Every answer of one cassette. Raises CassetteError, EngineError."""
+    """Yield every answer of one cassette. Raises CassetteError, EngineError."""
     for each in read_cassette(library / engine / f"{way_of(trip)}.yaml").interactions:
         script = SCRIPTS[json.loads(each.request_body)["user"]]
         answer = Answered(question_of(script, trip, fmt), each.request_body, each.body)
@@ -159,9 +168,9 @@ def played(engine: str, trip: RoundTrip, fmt: Format, library: Path = LIBRARY) -
 
 
 def as_asked(completion: Completion | RefusedError, script: Script, fmt: Format) -> Completion:
-    """The view with the count of the prompt that the script stands for, which the model was not shown.
+    """Return the view with the script's own prompt count.
 
-    Raises RefusedError where the view is none.
+    The model was not shown that prompt. Raises RefusedError where the view is a refusal.
     """
     if isinstance(completion, RefusedError):
         raise completion

@@ -1,7 +1,7 @@
-"""Asking an engine's own chat endpoint, which parses reasoning and calls: the text view, and beside it the true ids.
+"""Ask an engine's chat endpoint for text and true ids.
 
-Guarantees: every request asks for the ids, and an answer without them is an error, never taken by its text; the view
-and the ids are kept apart, so that a rebuild sees what a hosted API would show and nothing else.
+Guarantees: every request asks for the ids; an answer without them is an error and is never judged by its text. View and
+ids are kept apart, so a rebuild sees what a hosted API would show and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.emulator.survey import SurveyedAnswer, SurveyQuestion
 from harness.views.resplit import is_canonical
 from harness.views.roundtrip import MODEL, RoundTrip
 from harness.views.view import Deltas, Profile, Seam
-from pipeline.formats.format import Format, end_ids
+from pipeline.formats.format import Format
 from pipeline.generation.engines.openrouter import OpenRouter, encode_body
 from pipeline.proof.wire.sse import sse_data
 from pipeline.proof.wire.token_ids import ReturnedIds
@@ -36,12 +36,12 @@ ENGINES: Mapping[str, Profile] = {
 
 
 class EngineError(Exception):
-    """An engine that does not answer, or returns no ids although it was asked for them."""
+    """An engine does not answer, or returns no ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request as it was sent and the answer as it came."""
+    """One request as sent, and its answer as received."""
 
     question: SurveyQuestion
     request: bytes
@@ -49,16 +49,16 @@ class Answered:
 
 
 def trips_of(engine: str) -> list[RoundTrip]:
-    """Streamed and not, tools sent and not."""
+    """Return all ways to ask, by stream and by tools."""
     profile = ENGINES[engine]
     return [RoundTrip(profile, stream, tools_sent) for stream in (False, True) for tools_sent in (False, True)]
 
 
 def body_of(engine: str, question: SurveyQuestion, fmt: Format) -> dict[str, Any]:
-    """The request, keys in a fixed order. Tools travel as `tools`, or stand in the prompt alone.
+    """Return the request body, keys in a fixed order.
 
-    SGLang takes no message of the role `tool_declare`, so that such a prompt goes as ids. The template wants the tools
-    as Kimi's own tokenizer writes them.
+    Tools travel as `tools`, or stand in the prompt alone. SGLang takes no message of the role `tool_declare`, so such a
+    prompt goes as ids. The template wants the tools as Kimi's own tokenizer writes them.
     """
     prompt, trip = question.prompt, question.trip
     switches: dict[str, Any] = {"thinking": prompt.thinking}
@@ -84,7 +84,10 @@ def body_of(engine: str, question: SurveyQuestion, fmt: Format) -> dict[str, Any
 
 
 def asked_for_ids(engine: str, *, stream: bool) -> dict[str, Any]:
-    """How each engine is asked to return ids; SGLang refuses in streams what it takes elsewhere."""
+    """Return the fields that make an engine return ids.
+
+    SGLang refuses in streams what it takes elsewhere.
+    """
     streamed: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     if engine == "sglang" and stream:
         return {**streamed, "return_output_ids_in_sglext": True, "return_input_ids_in_sglext": True}
@@ -92,12 +95,15 @@ def asked_for_ids(engine: str, *, stream: bool) -> dict[str, Any]:
 
 
 def ask(engine: str, url: str, questions: Sequence[SurveyQuestion], fmt: Format) -> list[Answered]:
-    """Every question's answer, in order. Raises EngineError for a status that is not 200."""
+    """Return every question's answer, in order.
+
+    Raises EngineError for a status that is not 200.
+    """
     return asyncio.run(_ask_all(url, [(one, encode_body(body_of(engine, one, fmt))) for one in questions]))
 
 
 def ask_bodies(url: str, bodies: Sequence[tuple[SurveyQuestion, Mapping[str, Any]]]) -> list[Answered]:
-    """The same with requests that were made elsewhere."""
+    """Return the answers to request bodies made elsewhere."""
     return asyncio.run(_ask_all(url, [(question, encode_body(dict(body))) for question, body in bodies]))
 
 
@@ -116,7 +122,7 @@ async def _ask_all(url: str, asked: Sequence[tuple[SurveyQuestion, bytes]]) -> l
 
 
 def exchange_of(answered: Answered, fmt: Format) -> SurveyedAnswer:
-    """The answer's text view beside its truth. Raises EngineError where the ids are not there."""
+    """Return the text view beside the true ids. Raises EngineError."""
     question = answered.question
     name = question.trip.profile.name
     served, output = true_ids(answered)
@@ -130,31 +136,32 @@ def exchange_of(answered: Answered, fmt: Format) -> SurveyedAnswer:
         output_ids=output,
         noncanonical=not is_canonical(fmt.tokenizer, output),
         resegmented=None,
-        cut=not end_ids(fmt).intersection(output[-1:]),
+        cut=not fmt.end_ids.intersection(output[-1:]),
         cost="0",
     )
     return SurveyedAnswer(question.trip, question.prompt, answered.raw, truth, question.max_tokens, named=name)
 
 
 def true_ids(answered: Answered) -> tuple[Ids, Ids]:
-    """Prompt and output ids of the answer, whatever its text says. Raises EngineError where it carries none."""
+    """Return prompt and output ids. Raises EngineError without them.
+
+    They are read from the fields for ids, whatever the text says.
+    """
     where, found = answered.question.prompt.id, ReturnedIds()
     text = answered.raw.decode()
     for data in sse_data(text) if answered.question.trip.stream else [text]:
-        if data != "[DONE]":
-            _add(found, json.loads(data))
+        if data == "[DONE]":
+            continue
+        chunk = json.loads(data)
+        found.add_top(chunk)
+        for choice in chunk.get("choices") or ():
+            found.add_choice(choice)
     prompt_ids, token_ids = found.prompt_ids(), found.token_ids()
     if prompt_ids is None or token_ids is None:
         raise EngineError(f"{where}: the engine was asked for ids and returned none, in {text[:200]!r}")
     return prompt_ids, token_ids
 
 
-def _add(found: ReturnedIds, chunk: dict[str, Any]) -> None:
-    found.add_top(chunk)
-    for choice in chunk.get("choices") or ():
-        found.add_choice(choice)
-
-
 def thinking_of(prompt: Prompt) -> str:
-    """`thinking` or `instant`."""
+    """Return `thinking` or `instant`."""
     return "thinking" if prompt.thinking else "instant"

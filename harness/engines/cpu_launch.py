@@ -1,9 +1,10 @@
-"""Starts SGLang's own server where there is no GPU; run by the interpreter of SGLang's environment, as a script.
+"""Start SGLang's own server on a machine without a GPU.
 
-Two things that the registry has for CUDA alone are stood in for, in memory, and SGLang itself is left as it is:
-`sgl_kernel`, whose every function raises when it is called (decoding with `torch_native` calls none), and the two
-operators that torchvision's Python part names at import. Guarantees nothing of speculative decoding, which needs both.
-At module level, since SGLang's workers are spawned and import this file again.
+A script for the interpreter of SGLang's environment. Two things that the registry has for CUDA alone are replaced in
+memory, and SGLang itself is unchanged: `sgl_kernel`, whose every function raises when it is called (decoding with
+`torch_native` calls none), and the two operators that torchvision's Python part names at import. Guarantees nothing of
+speculative decoding, which needs both. Replaced at module level: SGLang's workers are spawned and import this file
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 class Kernels(ModuleType):
-    """A module that has every function, and none that can be called."""
+    """A module whose every function raises when it is called."""
 
     __path__: list[str] = []  # noqa: RUF012 - what makes an importer take it for a package
     __version__ = "0"
@@ -37,7 +38,7 @@ class Kernels(ModuleType):
 
 
 class DeclaredOperators(MetaPathFinder):
-    """Finds nothing: it declares torchvision's operators when torchvision is first looked for."""
+    """Declares torchvision's operators at its first import; finds no module."""
 
     library: Any = None
 
@@ -61,7 +62,7 @@ def stand_in() -> None:
 
 
 def main() -> None:
-    """SGLang's own entry, with this process's arguments."""
+    """Run SGLang's own entry with this process's arguments."""
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 

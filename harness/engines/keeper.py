@@ -1,8 +1,10 @@
-"""Keeps one command and ends all that it started: `python keeper.py PIPE COMMAND…`, in a session of its own.
+"""Run one command, and end every process that it started.
 
-Guarantees: when the other end of PIPE closes (its holder has ended, however it was killed), when the command ends, and
-on SIGTERM or SIGINT, no process remains of those that the command started, those that left its session or lost their
-parent included. Needs Linux and the standard library alone.
+`python keeper.py PIPE COMMAND…`, in a session of its own.
+
+Guarantees: no process of the command remains once the other end of PIPE closes (its holder ended, even by SIGKILL),
+once the command ends, or after SIGTERM or SIGINT. That includes processes that left the session or lost their parent.
+Needs Linux and the standard library alone.
 """
 
 from __future__ import annotations
@@ -24,13 +26,12 @@ LOOK_SECONDS = 0.05
 
 
 def prctl(option: int, value: int) -> None:
-    """Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def descendants(root: int) -> list[int]:
-    """The living processes below `root`, by /proc; zombies are not alive."""
+    """Return the living processes below `root`, zombies excluded."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (found := _parent(entry)) is not None:
@@ -44,7 +45,7 @@ def descendants(root: int) -> list[int]:
 
 
 def _parent(entry: Path) -> int | None:
-    """A process's parent, None where it is gone or a zombie."""
+    """Return a living process's parent, None for a zombie."""
     try:
         # The name, in brackets, may hold anything.
         state, parent = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
@@ -54,9 +55,9 @@ def _parent(entry: Path) -> int | None:
 
 
 def end_descendants(grace: float = GRACE_SECONDS) -> None:
-    """End every process below this one: asked first, killed after `grace` seconds, until none is left.
+    """End every process below this one: SIGTERM, then SIGKILL.
 
-    None is left where this process has no child any more: every orphan below it became its own.
+    SIGKILL follows after `grace` seconds. Returns once this process has no child: every orphan below it became its own.
     """
     _signal(descendants(os.getpid()), signal.SIGTERM)
     deadline = time.monotonic() + grace
@@ -73,7 +74,7 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 
 
 def _reap() -> bool:
-    """Take in the ends of children, born here or orphaned to this process; whether any is left."""
+    """Reap ended children and orphans; whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -83,7 +84,10 @@ def _reap() -> bool:
 
 
 def keep(pipe: int, command: list[str]) -> int:
-    """Run the command until it or the pipe ends; its exit status."""
+    """Run the command until it or the pipe ends.
+
+    Returns the command's exit status; 0 where it had not ended by itself.
+    """
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda got, _: asked.append(got))
@@ -99,7 +103,7 @@ def keep(pipe: int, command: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Should the keeper itself be killed, its command goes with it."""
+    """Kill the command if the keeper itself is killed."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""An engine's server for the length of a block: started, waited for, and ended with all its children.
+"""An engine's server for the length of a block.
 
-Guarantees: within the block it has answered a token; after it, however the block ends, none of its processes remains,
-and none remains where this process is killed. An engine that does not start is an error that shows its log's end.
+Guarantees: inside the block the server has answered one token. After it, however the block ends, none of its processes
+remains, and none remains if this process is killed. An engine that does not start is an error with the end of its log.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import IO, Final
 
 from harness.engines.keeper import GRACE_SECONDS
 from harness.engines.settings import HOST, Start
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
 from pipeline.records import Sampling
 
@@ -33,12 +33,18 @@ LAST_LINES: Final = 30
 
 
 class EngineStartError(EngineError):
-    """An engine that ended, or said nothing, before it answered; the message ends with its log."""
+    """An engine that ended or never answered.
+
+    The message ends with its log.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """A server that answers. `keeper` is the process that ends it, `seconds` what it took to answer."""
+    """A server that answers.
+
+    `keeper` is the process that ends it, `seconds` the time it took to answer.
+    """
 
     url: str
     facts: EngineFacts
@@ -49,7 +55,10 @@ class RunningEngine:
 
 @contextmanager
 def kept(command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """A command under a keeper of its own, whose process it gives; ended with all it started when the block ends."""
+    """Run a command under a keeper; yield the keeper's process.
+
+    The command and everything that it started end with the block.
+    """
     reading, writing = os.pipe()
     keeper = [sys.executable, "-I", str(KEEPER), str(reading), *command]
     try:
@@ -72,7 +81,7 @@ def kept(command: list[str], environment: Mapping[str, str], log: IO[bytes]) -> 
 
 @contextmanager
 def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_START) -> Iterator[RunningEngine]:
-    """The engine, answering. Raises EngineStartError."""
+    """Start an engine and yield it answering. Raises EngineStartError."""
     with tempfile.TemporaryDirectory(prefix="engine-") as folder:
         path = log or Path(folder) / f"{start.name}.log"
         port, begun = start.port or free_port(), time.monotonic()
@@ -82,13 +91,17 @@ def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_S
                 waited = time.monotonic() - begun
                 if process.poll() is not None or waited > longest:
                     how = f"said nothing for {longest:.0f} s" if process.poll() is None else "ended"
-                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{_end_of(path)}")
+                    last = "\n".join(path.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
+                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{last}")
                 time.sleep(LOOK_SECONDS)
             yield RunningEngine(url, facts, process.pid, time.monotonic() - begun, path)
 
 
 async def answered(start: Start, url: str) -> EngineFacts | None:
-    """The server's facts once it has given a token, None where it does not listen yet."""
+    """Return the server's facts, or None before it listens.
+
+    It counts as listening once it has given a token.
+    """
     try:
         async with EngineServer(DIALECTS[start.name](), url) as server:
             await server.generate(ServerRequest((1,), Sampling(temperature=0.0, max_tokens=1)))
@@ -102,11 +115,7 @@ async def answered(start: Start, url: str) -> EngineFacts | None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a loopback port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
-
-
-def _end_of(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])

@@ -1,14 +1,13 @@
-"""A Llama that says again what its prompt says: engines then emit any ids that we choose, through their real parsers.
+"""A Llama that repeats its prompt, and scripts for it.
+
+An engine that serves it emits any ids that we choose, through its real parsers. The scripts are awkward completions:
+what parsers of text lose, keep or make up.
 
 Guarantees: after a prompt of exactly `SPAN` tokens, greedy decoding emits the prompt from its first token on, whatever
-the ids are and however often one comes again. One attention head looks `SPAN - 1` tokens back, which its rotary
-positions make exact; the MLPs are zero. Tokenizer and control tokens are the tiny target's; the template writes the
-last message and fills up with `[PAD]`. Needs torch.
-
-Awkward completions for the scripted model to say: what parsers of text lose, keep or make up.
-
-Guarantees: each is a text whose control tokens are written by their names, or plain ids where the text would be read as
-another; whole ones end with the end token, cut ones at their length.
+the ids are. One attention head looks `SPAN - 1` tokens back, which its rotary positions make exact; the MLPs are zero.
+Tokenizer and control tokens are the tiny target's. The template writes the last message and fills up with `[PAD]`. A
+script is text with control tokens by name, or plain ids where that text would be read otherwise. Whole scripts end with
+the end token, cut ones at their length. Writing the weights needs torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from harness.strategies.texts import ids_of_text
 from harness.tiny_target.tools import CLOCK, WEATHER
@@ -56,7 +55,10 @@ CALLED: Final[tuple[JsonObject, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is to be emitted. `cut`: the length ends it. `spelled`: names in it are text, not control tokens."""
+    """One completion to emit.
+
+    `cut`: the length ends it. `spelled`: names in it are text, not control tokens.
+    """
 
     name: str
     text: str
@@ -68,28 +70,34 @@ class Script:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt that stands for it: the model reads the script instead."""
+        """The prompt for which the script stands.
+
+        The model reads the script instead of it.
+        """
         before = CALLED if self.history else ({"role": "user", "content": "hi"},)
         return Prompt(self.name, before, (WEATHER, CLOCK), self.thinking)
 
     def emitted(self, fmt: Format) -> Ids:
-        """The ids that the model is to say."""
+        """Return the ids that the model must emit."""
         tokenizer = fmt.tokenizer
         ids = self.ids or (tuple(tokenizer.encode(self.text)) if self.spelled else ids_of_text(tokenizer, self.text))
         return ids if self.cut else (*ids, fmt.end_id)
 
     def is_text(self) -> bool:
-        """Whether a tokenizer that knows control tokens by name gives these ids for the text."""
+        """Whether the script's text gives its ids.
+
+        Judged for a tokenizer that reads control tokens by name.
+        """
         return self.ids is None and not self.spelled
 
 
 def call(identity: str = "functions.get_time:0", arguments: str = '{"city": "Oslo"}') -> str:
-    """One call with its markers."""
+    """Return one call with its markers."""
     return f"{CALL_BEGIN}{identity}{ARGUMENT_BEGIN}{arguments}{CALL_END}"
 
 
 def section(*calls: str) -> str:
-    """A section of calls."""
+    """Return a section of calls."""
     return SECTION_BEGIN + "".join(calls or (call(),)) + SECTION_END
 
 
@@ -170,24 +178,18 @@ LOUDNESS: Final = 4.0
 
 
 def write_scripted(folder: Path) -> Path:
-    """Write the model's directory, which both engines load; the folder."""
+    """Write the model's directory, which both engines load; return it.
+
+    The config is the tiny target's, of one layer and untied.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tiktoken.model", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copyfile(WEIGHTS / name, folder / name)
     config = json.loads((WEIGHTS / "config.json").read_text("utf-8"))
-    own = _config(config)
-    (folder / "config.json").write_text(json.dumps(own, indent=1) + "\n", "utf-8")
-    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
-    save_file(tensors(own["vocab_size"]), str(folder / "model.safetensors"), {"format": "pt"})
-    return folder
-
-
-def _config(target: dict[str, Any]) -> dict[str, Any]:
-    """The tiny target's, of one layer and untied."""
-    return {
-        **target,
+    own = {
+        **config,
         "dtype": "float32",
         "head_dim": HEAD,
         "hidden_size": HIDDEN,
@@ -198,10 +200,14 @@ def _config(target: dict[str, Any]) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": THETA, "rope_type": "default"},
         "tie_word_embeddings": False,
     }
+    (folder / "config.json").write_text(json.dumps(own, indent=1) + "\n", "utf-8")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    save_file(tensors(own["vocab_size"]), str(folder / "model.safetensors"), {"format": "pt"})
+    return folder
 
 
 def tensors(vocabulary: int) -> dict[str, torch.Tensor]:
-    """The weights by name: codes in, a head that looks back, codes out."""
+    """Return the weights: codes in, a backward head, codes out."""
     import torch
 
     codes = _codes(vocabulary)
@@ -225,7 +231,10 @@ def tensors(vocabulary: int) -> dict[str, torch.Tensor]:
 
 
 def _codes(vocabulary: int) -> torch.Tensor:
-    """A row of signs for each token, so far from each other that the right one always scores best."""
+    """Return a row of signs for each token.
+
+    Rows are so far apart that the right one always scores best.
+    """
     import torch
 
     drawn = torch.randint(0, 2, (vocabulary, CODE), generator=torch.Generator().manual_seed(7))
@@ -233,7 +242,10 @@ def _codes(vocabulary: int) -> torch.Tensor:
 
 
 def _attention(name: str) -> dict[str, torch.Tensor]:
-    """Queries and keys of the first head are constant: only the distance, through the rotary positions, tells."""
+    """Return constant queries and keys: only distance decides the score.
+
+    The distance enters through the rotary positions.
+    """
     import torch
 
     half = HEAD // 2

@@ -1,7 +1,7 @@
-"""How each engine is started: its command and environment, for the CPU or a GPU.
+"""How each engine is started: command and environment.
 
-Guarantees: what decides numbers (dtype, attention backend, no prefix cache, no chunked prefill) is said, never left to
-a default; an engine listens on this machine alone and reaches no hub.
+Guarantees: what decides numbers (dtype, attention backend, no prefix cache, no chunked prefill) is always given, never
+left to a default. An engine listens on loopback alone and reaches no hub.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ KV_TOKENS: Final = 16384
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What to start. `python` is the interpreter of the engine's environment; `more` goes to the engine as it is."""
+    """What to start.
+
+    `python` is the interpreter of the engine's environment; `more` is passed to the engine unchanged.
+    """
 
     name: Name
     python: str
@@ -34,15 +37,18 @@ class Start:
 
     @property
     def dtype(self) -> str:
-        """float32 on the CPU, where it is exact to 1e-6; the model's own on a GPU."""
+        """float32 on the CPU; the model's own on a GPU.
+
+        float32 is exact to 1e-6.
+        """
         return "float32" if self.device == "cpu" else "auto"
 
     def command(self, port: int) -> list[str]:
-        """The command, listening on `port`."""
+        """Return the command that listens on `port`."""
         return [*(_sglang if self.name == "sglang" else _vllm)(self, port), *self.more]
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` with what the engines need said."""
+        """Return `base` with the variables that the engines need."""
         kept = {name: value for name, value in base.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
         return {**kept, **ENVIRONMENT}
 

@@ -1,7 +1,7 @@
-"""A stand-in for an engine's server on loopback: SGLang's and vLLM's answers by ids, in the shapes that they sent.
+"""A stand-in for an engine's server, without a model.
 
-Guarantees: what it answers is said by a function of the prompt's ids alone; `spoil` may make any answer wrong, and
-`delay` keeps it in flight. It computes nothing, so that a client is tested without a model.
+Guarantees: SGLang's and vLLM's answers by ids, in the shapes that they sent. An answer depends on the prompt's ids
+alone. `spoil` can make any answer wrong, and `delay` keeps it in flight.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ OWN, OTHER = -0.25, -1.5
 
 @dataclass(slots=True)
 class StandIn:
-    """What it serves and what it saw. `answers` gives an answer's ids, its end token among them.
+    """What the stand-in serves, and the requests it received.
 
-    After `dies_after` requests it answers none any more, nor lets anybody in. The next `turns_away` requests are told
-    the status `turned_away_with`; of the next `cuts` the connection is closed without a word, and with `closes` behind
-    each answer. `served_as` is the model's name where that is not its place.
+    `answers` returns an answer's ids, with the end token. After `dies_after` requests it answers none and accepts no
+    connection. The next `turns_away` requests get the status `turned_away_with`. For the next `cuts` the connection is
+    closed without an answer, and with `closes` after each answer. `served_as` is the model's name where that is not its
+    path.
     """
 
     name: Name
@@ -59,7 +60,7 @@ class StandIn:
         self.pages = self.pages or {path: dict(page) for path, page in told.items()}
 
     def page(self, path: str) -> Json | None:
-        """What a GET is told; there are secrets in it, as there are in the real ones."""
+        """Return what a GET gets, secrets as in real pages."""
         models: Json = {
             "data": [{"id": self.served_as or self.weights, "root": self.weights, "max_model_len": self.context}]
         }
@@ -70,7 +71,7 @@ class StandIn:
         return None if page is None else room | page
 
     def answer(self, body: Json) -> Json:
-        """What a POST is told."""
+        """Return what a POST gets."""
         most = body["sampling_params"]["max_new_tokens"] if self.name == "sglang" else body["max_tokens"]
         prompt = body["input_ids"] if self.name == "sglang" else body["prompt"]
         ids = self.answers(prompt)[:most]
@@ -81,7 +82,7 @@ class StandIn:
 
 @contextmanager
 def standing_in(stand_in: StandIn, port: int = 0) -> Iterator[StandIn]:
-    """The stand-in, listening at `url` within the block."""
+    """Serve the stand-in at its `url` within the block."""
     handler = type("Handler", (_Handler,), {"stand_in": stand_in})
     with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         server.daemon_threads = True
@@ -141,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def answered(name: Name, prompt: list[int], ids: list[int], end_id: int) -> Json:
-    """The body that the engine would send for these ids; it ended by itself where the last of them is `end_id`."""
+    """Return the engine's body for these ids.
+
+    The answer ended by itself if its last id is `end_id`.
+    """
     return (_sglang if name == "sglang" else _vllm)(prompt, ids, end_id)
 
 

@@ -1,7 +1,10 @@
-"""The same as `python -m harness goldens`."""
+"""Write or check the tiny target's goldens.
+
+python -m harness.goldens
+"""
 
 import sys
 
-from harness.goldens.extension import main
+from harness.goldens.refresh import main
 
 sys.exit(main())

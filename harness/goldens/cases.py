@@ -1,9 +1,7 @@
-"""The goldens' cases: which prompts, which features, and what an answer must show to be the case that it is called.
+"""The goldens' cases: prompts, features, and what answers must show.
 
 Guarantees: a case says what it is for and nothing of which ids it gave; the recorded golden says that. Together the
 cases hold every feature of Kimi's layout. Needs no torch.
-
-An answer's ids, looked at: what a golden's case may ask of it.
 """
 
 from __future__ import annotations
@@ -27,7 +25,10 @@ BOTH = (WEATHER, CLOCK)
 
 @dataclass(frozen=True, slots=True)
 class GoldenCase:
-    """`extra` are features that no audit reads off the prompt. `cut` gives a length to stop at from a whole answer."""
+    """One prompt, and the answer that it is recorded for.
+
+    `extra` are features that no audit reads off the prompt. `cut` gives a length to stop at from a whole answer.
+    """
 
     id: str
     prompt: Prompt
@@ -39,15 +40,105 @@ class GoldenCase:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Those of the prompt and those of the answer, sorted."""
+        """Return the features of prompt and answer, sorted."""
         mode = "thinking" if self.prompt.thinking else "instant"
         return tuple(sorted({mode, *self.extra, *map(str, features_of(self.prompt, ToolMode.RAW))}))
 
 
+@dataclass(frozen=True, slots=True)
+class GoldenAnswer:
+    """An answer's ids, and what a case asks of them.
+
+    `ids` has shape [n].
+    """
+
+    ids: Ids
+    fmt: Format
+    thinking: bool
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Return what each stretch is.
+
+        None where the ids lie outside the layout.
+        """
+        try:
+            return self.fmt.layout(self.ids, thinking=self.thinking)
+        except RefusedError:
+            return ()
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the format lays it out to its end."""
+        return any(span.kind is SpanKind.END for span in self.spans)
+
+    @property
+    def reasoning(self) -> str:
+        return self._text(SpanKind.REASONING)
+
+    @property
+    def content(self) -> str:
+        return self._text(SpanKind.CONTENT)
+
+    @property
+    def section(self) -> str:
+        """Return the tool section, markers included."""
+        return self._text(SpanKind.TOOL_SECTION)
+
+    @property
+    def calls(self) -> int:
+        """Return how many tool calls are begun."""
+        return self.ids.count(self.fmt.tool_markers()["<|tool_call_begin|>"])
+
+    @property
+    def canonical(self) -> bool:
+        """Return whether the tokenizer splits the text so."""
+        return canonical(self.fmt.tokenizer, self.ids) == self.ids
+
+    @property
+    def surplus(self) -> int | None:
+        """Return how many tokens exceed the canonical split.
+
+        None where there is no such split.
+        """
+        split = canonical(self.fmt.tokenizer, self.ids)
+        return None if split is None else len(self.ids) - len(split)
+
+    @property
+    def half_character(self) -> int | None:
+        """Return the first length that cuts a character."""
+        for length in range(1, len(self.ids)):
+            try:
+                self.fmt.tokenizer.decode_bytes(self.ids[:length]).decode("utf-8")
+            except UnicodeDecodeError:
+                return length
+        return None
+
+    def middle(self, kind: SpanKind) -> int | None:
+        """Return a length that ends inside the first such stretch.
+
+        None where there is none of two tokens.
+        """
+        span = self._first(kind)
+        return (span.start + span.stop) // 2 if span and span.stop - span.start > 1 else None
+
+    def stop(self, kind: SpanKind) -> int | None:
+        """Return the length up to the first such stretch's end."""
+        span = self._first(kind)
+        return span.stop if span else None
+
+    def _first(self, kind: SpanKind) -> Span | None:
+        return next((span for span in self.spans if span.kind is kind), None)
+
+    def _text(self, kind: SpanKind) -> str:
+        chosen = [token for span in self.spans if span.kind is kind for token in self.ids[span.start : span.stop]]
+        return self.fmt.tokenizer.decode_bytes(chosen).decode("utf-8", errors="replace")
+
+
 def ask(*messages: JsonObject | str, tools: tuple[JsonObject, ...] = (), thinking: bool = True) -> Prompt:
-    """A prompt; text is a user's message."""
-    spoken = tuple(user(message) if isinstance(message, str) else message for message in messages)
-    return Prompt("", spoken, tools, thinking)
+    """Return a prompt; text is a user's message."""
+    whole = tuple(user(message) if isinstance(message, str) else message for message in messages)
+    return Prompt("", whole, tools, thinking)
 
 
 PLAIN: Final = (
@@ -141,85 +232,3 @@ GOLDENS: Final = {
 }
 SMALL: Final = ("thinking", "system", "two_calls", "cjk", "cut_in_tools", "noncanonical_longer")
 """Few enough to regenerate in each run of CI: greedy and sampled, tools, text beyond ASCII, a cut, another split."""
-
-
-@dataclass(frozen=True, slots=True)
-class GoldenAnswer:
-    """Emitted ids, shape [n], of a prompt that thinks or not."""
-
-    ids: Ids
-    fmt: Format
-    thinking: bool
-
-    @property
-    def spans(self) -> tuple[Span, ...]:
-        """What each stretch is; none where the ids lie outside the layout."""
-        try:
-            return self.fmt.layout(self.ids, thinking=self.thinking)
-        except RefusedError:
-            return ()
-
-    @property
-    def whole(self) -> bool:
-        """Laid out as the format says, to its end token."""
-        return any(span.kind is SpanKind.END for span in self.spans)
-
-    @property
-    def reasoning(self) -> str:
-        return self._text(SpanKind.REASONING)
-
-    @property
-    def content(self) -> str:
-        return self._text(SpanKind.CONTENT)
-
-    @property
-    def section(self) -> str:
-        """The tool section, markers included."""
-        return self._text(SpanKind.TOOL_SECTION)
-
-    @property
-    def calls(self) -> int:
-        """How many tool calls are begun."""
-        return self.ids.count(self.fmt.tool_markers()["<|tool_call_begin|>"])
-
-    @property
-    def canonical(self) -> bool:
-        """Whether the ids are what the tokenizer makes of their own text."""
-        return canonical(self.fmt.tokenizer, self.ids) == self.ids
-
-    @property
-    def surplus(self) -> int | None:
-        """How many tokens more than the canonical split; None where there is none."""
-        split = canonical(self.fmt.tokenizer, self.ids)
-        return None if split is None else len(self.ids) - len(split)
-
-    @property
-    def half_character(self) -> int | None:
-        """The first length at which the answer ends in the middle of a character."""
-        decode = self.fmt.tokenizer.decode_bytes
-        return next((at for at in range(1, len(self.ids)) if not _is_text(decode(self.ids[:at]))), None)
-
-    def middle(self, kind: SpanKind) -> int | None:
-        """A length that ends in the middle of the first such stretch; None where there is none of two tokens."""
-        span = self._first(kind)
-        return (span.start + span.stop) // 2 if span and span.stop - span.start > 1 else None
-
-    def stop(self, kind: SpanKind) -> int | None:
-        """The length up to the end of the first such stretch."""
-        span = self._first(kind)
-        return span.stop if span else None
-
-    def _first(self, kind: SpanKind) -> Span | None:
-        return next((span for span in self.spans if span.kind is kind), None)
-
-    def _text(self, kind: SpanKind) -> str:
-        chosen = [token for span in self.spans if span.kind is kind for token in self.ids[span.start : span.stop]]
-        return self.fmt.tokenizer.decode_bytes(chosen).decode("utf-8", errors="replace")
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

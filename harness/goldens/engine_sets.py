@@ -1,14 +1,14 @@
-"""Greedy answers of one engine as a golden set, and what another run of them amounts to.
+"""Greedy answers of one engine as a golden set.
+
+    python -m harness engines goldens ENGINE --python PYTHON [--check]
+
+Records or checks the tiny target's 256 prompts, greedily. `local` is transformers in this process.
 
 Guarantees: under the same key (weights, engine and version, device, dtype, attention backend, batch, sampling) only
-equal ids are the same; under another, an answer may part where both sides' margin is `NEAR`, which is told as drift.
-A wide margin is a change under any key. A set that holds other prompts is an error, never compared.
-
-`python -m harness engines goldens ENGINE --python PYTHON`: the golden set of an engine, recorded or checked.
-
-Guarantees: the tiny target's 256 prompts, greedily. `--check` compares and writes nothing; without it a set whose key
-and ids are the same is left as it is. Either way a line says how the answers stand beside each other set that is
-there. Exit 1 where they changed, 2 where the engine failed. `local` is transformers in this process.
+equal ids are the same. Under another, an answer may differ where both sides' margin is `NEAR`, which is called drift. A
+wide margin is a change under any key. A set that holds other prompts is an error, never compared. `--check` writes
+nothing; without it a set whose key and ids are the same is left as it is. Either way a line says how the answers
+compare with each other set. Exit 1 where they changed, 2 where the engine failed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,16 @@ from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import ServerRequest
 from pipeline.records import Ids, Json
 
-DIGITS: Final = 4
+FOLDER: Final = ROOT / "goldens" / "engines"
+WEIGHTS: Final = ROOT / "harness" / "tiny_target" / "weights"
+LOCAL, ROWS, DIGITS = "local", 8, 4
 
 
 class Verdict(StrEnum):
-    """What a run is beside the recorded one; only `changed` fails."""
+    """How a run compares with the recorded one.
+
+    Only `changed` fails.
+    """
 
     SAME = "same"
     DRIFT = "drift"
@@ -55,12 +60,15 @@ class Verdict(StrEnum):
 
 
 class GoldenSetError(Exception):
-    """A file that is no golden set, or one of other prompts."""
+    """No golden set, or one of other prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenSet:
-    """`key` is what decides the ids; `answers` are parallel to `prompts_sha256`'s prompts."""
+    """Answers under one key.
+
+    `key` is what decides the ids; `answers` are parallel to `prompts_sha256`'s prompts.
+    """
 
     key: Mapping[str, Json]
     prompts_sha256: str
@@ -68,13 +76,13 @@ class GoldenSet:
 
     @property
     def is_of(self) -> str:
-        """The engine and its version."""
+        """Return the engine and its version."""
         return f"{self.key.get('engine')} {self.key.get('version')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The verdict, whether the keys were equal, what in them was not, and every first difference."""
+    """The verdict, differences of the keys, and first differences."""
 
     verdict: Verdict
     moved: tuple[str, ...]
@@ -82,12 +90,15 @@ class Compared:
 
     @property
     def is_stale(self) -> bool:
-        """Whether what computes has moved on since: the engine's version or the weights."""
+        """Return whether the engine's version or the weights changed."""
         return bool({"version", "weights_sha256"} & set(self.moved))
 
 
 def compare(recorded: GoldenSet, now: GoldenSet) -> Compared:
-    """Raises GoldenSetError where the two were asked other prompts."""
+    """Compare two sets.
+
+    Raises GoldenSetError where the two were asked other prompts.
+    """
     if (recorded.prompts_sha256, len(recorded.answers)) != (now.prompts_sha256, len(now.answers)):
         raise GoldenSetError("the recorded set holds the answers to other prompts")
     moved = tuple(sorted(name for name in {*recorded.key, *now.key} if recorded.key.get(name) != now.key.get(name)))
@@ -100,28 +111,34 @@ def compare(recorded: GoldenSet, now: GoldenSet) -> Compared:
 
 
 def write(path: Path, golden: GoldenSet) -> None:
-    """One line for the key, then one an answer. Raises OSError."""
+    """Write the key, then an answer a line.
+
+    Raises OSError.
+    """
     head = {"key": dict(golden.key), "prompts_sha256": golden.prompts_sha256}
-    lines = [json.dumps(head), *(json.dumps(_line(each)) for each in golden.answers)]
+    lines = [json.dumps(head), *(json.dumps(answer_line(each)) for each in golden.answers)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = "".join(f"{line}\n" for line in lines).encode()
-    write_whole(path, lambda file: _write(file, data))
+
+    def write_lines(file: BinaryIO) -> None:
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+    write_whole(path, write_lines)
 
 
 def read(path: Path) -> GoldenSet:
-    """Raises GoldenSetError, OSError."""
+    """Read a set.
+
+    Raises GoldenSetError, OSError.
+    """
     try:
         head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
-        return GoldenSet(dict(head["key"]), str(head["prompts_sha256"]), tuple(map(_answer, lines)))
+        return GoldenSet(dict(head["key"]), str(head["prompts_sha256"]), tuple(map(answer_of, lines)))
     except (ValueError, KeyError, TypeError) as error:
         raise GoldenSetError(f"{path}: no golden set ({type(error).__name__}: {error})") from None
 
 
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
-
-
-def _line(answer: EngineOutput) -> dict[str, Json]:
+def answer_line(answer: EngineOutput) -> dict[str, Json]:
+    """Return one answer as the file holds it."""
     return {
         "ids": [*answer.ids],
         "logprobs": [round(each, DIGITS) for each in answer.logprobs],
@@ -131,7 +148,8 @@ def _line(answer: EngineOutput) -> dict[str, Json]:
     }
 
 
-def _answer(line: Mapping[str, Any]) -> EngineOutput:
+def answer_of(line: Mapping[str, Any]) -> EngineOutput:
+    """Return the answer that a line holds."""
     ids: Ids = tuple(int(each) for each in line["ids"])
     others = tuple(
         (int(token), float(each)) for token, each in zip(line["others"], line["other_logprobs"], strict=True)
@@ -139,19 +157,14 @@ def _answer(line: Mapping[str, Any]) -> EngineOutput:
     return EngineOutput(ids, tuple(line["logprobs"]), others, finished=line["finished"] is True)
 
 
-FOLDER: Final = ROOT / "goldens" / "engines"
-WEIGHTS: Final = ROOT / "harness" / "tiny_target" / "weights"
-LOCAL, ROWS = "local", 8
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record or check."""
+    """Record or check; the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="python -m harness engines goldens", description=str(__doc__).split("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the sets lie")
     options, rest = parser.parse_known_args(given)
-    start = None if rest[:1] == [LOCAL] else _start(rest)
+    start = None if rest[:1] == [LOCAL] else engine_start(rest)
     try:
         golden = local_set(asks(PROMPTS, MOST)) if start is None else engine_set(start, asks(PROMPTS, MOST))
         stem = "transformers-cpu" if start is None else f"{start.name}-{start.device}"
@@ -161,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _start(given: Sequence[str]) -> Start:
+def engine_start(given: Sequence[str]) -> Start:
+    """Parse which engine to start, on the tiny target."""
     parser = argparse.ArgumentParser(prog="python -m harness engines goldens")
     add_engine(parser)
     options, more = parser.parse_known_args(["--model", str(WEIGHTS), *given])
@@ -169,7 +183,10 @@ def _start(given: Sequence[str]) -> Start:
 
 
 def engine_set(start: Start, wanted: Sequence[ServerRequest]) -> GoldenSet:
-    """What the engine answers today. Raises EngineError."""
+    """Return what the engine answers today.
+
+    Raises EngineError.
+    """
     with running(start) as engine:
         found = asyncio.run(by_engine(start.name, engine.url, wanted, start.rows))
         key = key_of(engine.facts.document(), start.model, start.rows, MOST)
@@ -177,25 +194,28 @@ def engine_set(start: Start, wanted: Sequence[ServerRequest]) -> GoldenSet:
 
 
 def local_set(wanted: Sequence[ServerRequest]) -> GoldenSet:
-    """What transformers answers in this process."""
+    """Return what transformers answers in this process."""
     facts, found = by_transformers(WEIGHTS, wanted, ROWS)
     return GoldenSet(key_of(facts, WEIGHTS, ROWS, MOST), prompts_sha256(wanted), tuple(found))
 
 
 def prompts_sha256(wanted: Sequence[ServerRequest]) -> str:
-    """One digest over the prompts' ids."""
+    """Return one digest over the prompts' ids."""
     return hashlib.sha256(json.dumps([each.prompt for each in wanted]).encode()).hexdigest()
 
 
 def settled(golden: GoldenSet, folder: Path, stem: str, *, check: bool) -> int:
-    """Compare, say, and write where asked; the exit status. Raises GoldenSetError, OSError."""
+    """Compare, print, and write where wanted; the exit status.
+
+    Raises GoldenSetError, OSError.
+    """
     path = folder / f"{stem}.jsonl"
     if check and not path.exists():
         raise GoldenSetError(f"{path.name} is not recorded. Run: nox -s goldens -- --engine {stem.partition('-')[0]}")
     was = _beside(path, golden) if path.exists() else None
     others = {other.stem: _beside(other, golden) for other in sorted(folder.glob("*.jsonl")) if other != path}
     for beside, found in [*([(f"{stem} as recorded", was)] if path.exists() else []), *others.items()]:
-        sys.stdout.write("".join(f"{line}\n" for line in said(beside, found)))
+        sys.stdout.write("".join(f"{line}\n" for line in comparison_lines(beside, found)))
     same = was is not None and not was.differences and not was.moved
     if not check and not same:
         write(path, golden)
@@ -204,7 +224,10 @@ def settled(golden: GoldenSet, folder: Path, stem: str, *, check: bool) -> int:
 
 
 def _beside(path: Path, golden: GoldenSet) -> Compared | None:
-    """None for a file that cannot be compared with: it stops no other from being recorded."""
+    """Compare with the set in a file.
+
+    None for a file that is not comparable: it stops no other from being recorded.
+    """
     try:
         return compare(read(path), golden)
     except GoldenSetError as error:
@@ -212,8 +235,8 @@ def _beside(path: Path, golden: GoldenSet) -> Compared | None:
         return None
 
 
-def said(beside: str, found: Compared | None) -> Iterator[str]:
-    """The verdict, and every first difference with its margins."""
+def comparison_lines(beside: str, found: Compared | None) -> Iterator[str]:
+    """Yield the verdict, and every first difference with its margins."""
     if found is None:
         yield f"beside {beside}: not to be compared"
         return

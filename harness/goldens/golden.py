@@ -1,9 +1,7 @@
-"""A golden: the tokens that one model gave to one prompt, and everything that decided them.
+"""A golden: one model's tokens after a prompt, with provenance.
 
 Guarantees: `dump_golden(parse_golden(text)) == text` for every text that `dump_golden` wrote; one token a line, so that
 a diff of two goldens reads token by token. What is compared is ids; the rest explains a difference.
-
-How two token sequences differ: where first, how close the choice was, and whether the text is the same all the same.
 
 A near tie at the first difference points at numerics, a wide margin at a change of the model or of the code; the same
 text under other ids is the fault that this project exists for. What follows a difference is not compared: greedy text
@@ -25,15 +23,20 @@ from pipeline.records import Ids, Json, Prompt
 
 REFRESH = "nox -s goldens"
 SUFFIX = ".tokens.json"
+BEFORE, SHOWN = 8, 4
+"""Tokens that a diff shows before the first difference, and from it on."""
 
 
 class GoldenError(Exception):
-    """A golden that cannot be read, or a case that the model no longer gives."""
+    """A golden that is unreadable, or no longer reproduced."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenToken:
-    """One emitted token. `piece` is its text, other bytes escaped in hex; logprobs in nats, None where unknown."""
+    """One emitted token.
+
+    `piece` is its text, other bytes escaped in hex; logprobs in nats, None where unknown.
+    """
 
     id: int
     piece: str
@@ -43,7 +46,10 @@ class GoldenToken:
 
     @property
     def margin(self) -> float | None:
-        """How much likelier the token was than the likeliest other one, in nats; negative where that was likelier."""
+        """Return by how much the token beat the likeliest other.
+
+        In nats; negative where the other was likelier.
+        """
         if self.logprob is None or self.runner_up_logprob is None:
             return None
         return self.logprob - self.runner_up_logprob
@@ -51,7 +57,10 @@ class GoldenToken:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """`provenance` says which model, engine and sampling; `text` is what the ids decode to."""
+    """The tokens, and what decided them.
+
+    `provenance` says which model, engine and sampling; `text` is what the ids decode to.
+    """
 
     provenance: Mapping[str, Json]
     case: str
@@ -63,44 +72,66 @@ class Golden:
 
     @property
     def ids(self) -> Ids:
-        """The emitted ids, shape [n]."""
+        """Return the emitted ids, shape [n]."""
         return tuple(token.id for token in self.tokens)
 
 
 def tokens_of(ids: Ids, tokenizer: Tokenizer) -> tuple[GoldenToken, ...]:
-    """Tokens of which nothing is known but their ids."""
+    """Return tokens of which only the ids are known."""
     return tuple(GoldenToken(token, piece(token, tokenizer)) for token in ids)
 
 
 def piece(token: int, tokenizer: Tokenizer) -> str:
-    """The token's text for people; not unique, as half a character has none."""
+    """Return the token's text for people.
+
+    Not unique, as half a character has none.
+    """
     return tokenizer.token_bytes(token).decode("utf-8", errors="backslashreplace")
 
 
 def dump_golden(golden: Golden) -> str:
-    """The file's text: provenance first, where the attestation looks for it."""
+    """Return the file's text.
+
+    Provenance comes first, where the attestation looks for it.
+    """
+    prompt: dict[str, Json] = {"messages": [dict(message) for message in golden.prompt.messages]}
+    if golden.prompt.tools:
+        prompt["tools"] = [dict(tool) for tool in golden.prompt.tools]
+    prompt["thinking"] = golden.prompt.thinking
     head: dict[str, Json] = {
         "provenance": dict(golden.provenance),
         "case": golden.case,
         "features": list(golden.features),
-        "prompt": _prompt(golden.prompt),
+        "prompt": prompt,
         "prompt_ids": list(golden.prompt_ids),
     }
     members = [f"  {_json(name)}: {_json(value)}" for name, value in head.items()]
     lines = ",\n".join(f"    {_json(_token(token))}" for token in golden.tokens)
-    members += [f'  "tokens": [\n{lines}\n  ]', f"  {_text(golden.text)}"]
+    try:
+        text = f'"text": {_json(golden.text.decode("utf-8"))}'
+    except UnicodeDecodeError:
+        text = f'"text_base64": "{base64.b64encode(golden.text).decode("ascii")}"'
+    members += [f'  "tokens": [\n{lines}\n  ]', f"  {text}"]
     return "{\n" + ",\n".join(members) + "\n}\n"
 
 
 def parse_golden(text: str) -> Golden:
-    """The golden of a file's text. Raises GoldenError for anything else."""
+    """Return the golden of a file's text.
+
+    Raises GoldenError for anything else.
+    """
     try:
         entries = json.loads(text)
         return Golden(
             provenance=dict(entries["provenance"]),
             case=entries["case"],
             features=tuple(entries["features"]),
-            prompt=_read_prompt(entries["case"], entries["prompt"]),
+            prompt=Prompt(
+                entries["case"],
+                tuple(entries["prompt"]["messages"]),
+                tuple(entries["prompt"].get("tools", ())),
+                entries["prompt"]["thinking"],
+            ),
             prompt_ids=tuple(entries["prompt_ids"]),
             tokens=tuple(map(_read_token, entries["tokens"])),
             text=_read_text(entries),
@@ -110,7 +141,10 @@ def parse_golden(text: str) -> Golden:
 
 
 def read_golden(path: Path) -> Golden:
-    """The golden at `path`. Raises GoldenError, naming the file."""
+    """Return the golden at `path`.
+
+    Raises GoldenError, naming the file.
+    """
     try:
         return parse_golden(path.read_bytes().decode("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -120,25 +154,12 @@ def read_golden(path: Path) -> Golden:
 
 
 def _json(value: Json) -> str:
-    """Spaced, and with everything that is not plain text escaped, so that no editor changes it."""
+    """Return spaced JSON, everything unprintable escaped.
+
+    No editor changes it then.
+    """
     text = json.dumps(value, ensure_ascii=False)
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return json.dumps(char)[1:-1]
-
-
-def _prompt(prompt: Prompt) -> dict[str, Json]:
-    entries: dict[str, Json] = {"messages": [dict(message) for message in prompt.messages]}
-    if prompt.tools:
-        entries["tools"] = [dict(tool) for tool in prompt.tools]
-    entries["thinking"] = prompt.thinking
-    return entries
-
-
-def _read_prompt(case: str, entries: Mapping[str, Any]) -> Prompt:
-    return Prompt(case, tuple(entries["messages"]), tuple(entries.get("tools", ())), entries["thinking"])
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _token(token: GoldenToken) -> list[Json]:
@@ -153,41 +174,34 @@ def _read_token(entry: list[Any]) -> GoldenToken:
     return GoldenToken(token, text, logprob, runner_up, runner_up_logprob)
 
 
-def _text(data: bytes) -> str:
-    try:
-        return f'"text": {_json(data.decode("utf-8"))}'
-    except UnicodeDecodeError:
-        return f'"text_base64": "{base64.b64encode(data).decode("ascii")}"'
-
-
 def _read_text(entries: Mapping[str, Any]) -> bytes:
     if "text_base64" in entries:
         return base64.b64decode(entries["text_base64"], validate=True)
     return str(entries["text"]).encode("utf-8")
 
 
-BEFORE = 8
-SHOWN = 4
-
-
 def diff_lines(received: Golden, golden: Golden) -> Iterator[str]:
-    """Lines for people; none where prompt and tokens are the same."""
+    """Yield how two goldens differ, for people.
+
+    Nothing where prompt and tokens are the same.
+    """
     if received.prompt_ids != golden.prompt_ids:
         at = _first_difference(received.prompt_ids, golden.prompt_ids)
         lengths = f"golden {len(golden.prompt_ids)} ids, received {len(received.prompt_ids)}"
         yield f"prompt ids differ first at {at} ({lengths}); the tokens after it answer another prompt"
     if received.ids != golden.ids:
-        yield from _token_lines(received, golden)
+        yield from token_lines(received, golden)
 
 
-def _token_lines(received: Golden, golden: Golden) -> Iterator[str]:
+def token_lines(received: Golden, golden: Golden) -> Iterator[str]:
+    """Yield where tokens differ first, and what stands there."""
     at = _first_difference(received.ids, golden.ids)
     yield f"first difference at token {at} (golden {len(golden.tokens)} tokens, received {len(received.tokens)})"
     yield f"  after: {''.join(token.piece for token in golden.tokens[max(0, at - BEFORE) : at])!r}"
     recorded = golden.tokens[at] if at < len(golden.tokens) else None
-    came = received.tokens[at] if at < len(received.tokens) else None
+    other = received.tokens[at] if at < len(received.tokens) else None
     if recorded is not None:
-        yield from _margin_lines(recorded, came)
+        yield from margin_lines(recorded, other)
     for mark, tokens in (("-", golden.tokens), ("+", received.tokens)):
         for position, token in enumerate(tokens[at : at + SHOWN], at):
             yield f"{mark} {position:>5}  {token.id:>6}  {token.piece!r}"
@@ -195,13 +209,14 @@ def _token_lines(received: Golden, golden: Golden) -> Iterator[str]:
         yield "the whole text is the same: another split of the same bytes"
 
 
-def _margin_lines(recorded: GoldenToken, came: GoldenToken | None) -> Iterator[str]:
+def margin_lines(recorded: GoldenToken, other: GoldenToken | None) -> Iterator[str]:
+    """Yield how close the choice was."""
     if recorded.margin is not None:
-        is_runner_up = came is not None and came.id == recorded.runner_up
+        is_runner_up = other is not None and other.id == recorded.runner_up
         which = "the golden's runner-up" if is_runner_up else "not the golden's runner-up"
         yield f"  top-2 margin when recorded: {recorded.margin:.3f} nats; the received token is {which}"
-    if came is not None and came.piece == recorded.piece:
-        yield f"  same text, other id: {recorded.piece!r} is {recorded.id} in the golden and {came.id} here"
+    if other is not None and other.piece == recorded.piece:
+        yield f"  same text, other id: {recorded.piece!r} is {recorded.id} in the golden and {other.id} here"
 
 
 def _first_difference(first: Ids, second: Ids) -> int:

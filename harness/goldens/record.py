@@ -1,7 +1,8 @@
-"""Goldens made by the local engine on the tiny target: one prompt a batch, one thread, one seed.
+"""Goldens made by the local engine on the tiny target.
 
-Guarantees: what is recorded was sampled in a run of its own, so that the same key gives it again; the search over seeds
-only says which seed that is. Torch is loaded when an engine is, and not before.
+Guarantees: one prompt a batch, one thread, one seed. What is recorded was sampled in a run of its own, so that the same
+key gives it again; the search over seeds only says which seed that is. Torch is loaded when an engine is, and not
+before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The engine and the format on one directory of weights."""
+    """The engine and the format on one model."""
 
     engine: LocalEngine
     fmt: Format
@@ -50,7 +51,10 @@ class Bench:
 
 
 def load_bench(weights: Path) -> Bench:
-    """Loads torch and the model. Raises EngineError, TokenizerError."""
+    """Load torch and the model.
+
+    Raises EngineError, TokenizerError.
+    """
     from pipeline.generation.engines.local import load_engine
 
     fmt = load_format("kimi-k2.5", load_tokenizer(weights))
@@ -58,28 +62,40 @@ def load_bench(weights: Path) -> Bench:
 
 
 def make(case: GoldenCase, bench: Bench) -> Golden:
-    """A golden of the first seed whose answer shows the case. Raises GoldenError where none does."""
+    """Return a golden that shows its case.
+
+    Of the first seed whose answer does. Raises GoldenError where none does.
+    """
     prompt_ids = bench.fmt.render(case.prompt)
-    for sampling in _candidates(case, prompt_ids, bench):
-        sampled = _cut(case, sampling, prompt_ids, bench)
+    for sampling in candidates(case, prompt_ids, bench):
+        sampled = alone_and_cut(case, sampling, prompt_ids, bench)
         if sampled is not None:
-            return _golden(case, sampled, prompt_ids, bench)
+            settings, output = sampled
+            text = bench.fmt.tokenizer.decode_bytes(output.ids)
+            origin, tokens = provenance(settings, bench), _tokens(output, bench.fmt)
+            return Golden(origin, case.id, case.features, case.prompt, prompt_ids, tokens, text)
     raise GoldenError(f"{case.id}: none of {SEEDS} answers shows it. Change the case, or run: nox -s tiny_target")
 
 
 def again(golden: Golden, bench: Bench) -> Golden:
-    """What the engine gives today under the golden's own sampling; prompt ids rendered today."""
+    """Return what the engine gives today.
+
+    Under the golden's own sampling; prompt ids are rendered today.
+    """
     recorded: Any = golden.provenance["sampling"]
     sampling = Sampling(recorded["temperature"], recorded["max_tokens"], recorded["seed"])
     prompt_ids = bench.fmt.render(golden.prompt)
-    (generation,) = bench.generate(prompt_ids, sampling)
-    tokens = _tokens(generation, bench.fmt)
-    text = bench.fmt.tokenizer.decode_bytes(generation.ids)
+    (output,) = bench.generate(prompt_ids, sampling)
+    tokens = _tokens(output, bench.fmt)
+    text = bench.fmt.tokenizer.decode_bytes(output.ids)
     return Golden(provenance(sampling, bench), golden.case, golden.features, golden.prompt, prompt_ids, tokens, text)
 
 
 def other_key(golden: Golden, bench: Bench) -> Iterator[str]:
-    """What is not as it was when the golden was recorded, so that a difference of tokens is no surprise."""
+    """Yield what changed since the golden was recorded.
+
+    A difference of tokens is then no surprise.
+    """
     recorded: Any = golden.provenance["sampling"]
     today = provenance(Sampling(recorded["temperature"], recorded["max_tokens"], recorded["seed"]), bench)
     for name, value in today.items():
@@ -88,7 +104,7 @@ def other_key(golden: Golden, bench: Bench) -> Iterator[str]:
 
 
 def provenance(sampling: Sampling, bench: Bench) -> dict[str, Json]:
-    """Everything that decides the tokens, and when they were taken."""
+    """Return what decides the tokens, and when they were taken."""
     return {
         "recorded_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "engine": ENGINE,
@@ -108,26 +124,34 @@ def provenance(sampling: Sampling, bench: Bench) -> dict[str, Json]:
     }
 
 
-def _candidates(case: GoldenCase, prompt_ids: Ids, bench: Bench) -> Iterator[Sampling]:
-    """Settings whose answer shows the case, found in batches."""
+def candidates(case: GoldenCase, prompt_ids: Ids, bench: Bench) -> Iterator[Sampling]:
+    """Yield settings whose answer shows the case.
+
+    Found in batches.
+    """
     if case.greedy:
         yield Sampling(0.0, case.max_tokens, 0)
         return
     for start in range(1, SEEDS, BATCH):
         settings = [Sampling(1.0, case.max_tokens, seed) for seed in range(start, start + BATCH)]
-        for sampling, generation in zip(settings, bench.generate(prompt_ids, *settings), strict=True):
-            if case.shows(_answer(case, generation, bench)):
+        for sampling, output in zip(settings, bench.generate(prompt_ids, *settings), strict=True):
+            if case.shows(_answer(case, output, bench)):
                 yield sampling
 
 
-def _cut(case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench) -> tuple[Sampling, EngineOutput] | None:
-    """The run that is recorded, alone and at its length; None where alone it does not show the case."""
-    (generation,) = bench.generate(prompt_ids, sampling)
-    answer = _answer(case, generation, bench)
+def alone_and_cut(
+    case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench
+) -> tuple[Sampling, EngineOutput] | None:
+    """Return the run that is recorded, alone and cut.
+
+    None where alone it does not show the case.
+    """
+    (output,) = bench.generate(prompt_ids, sampling)
+    answer = _answer(case, output, bench)
     if not case.shows(answer):
         return None
     if case.cut is None:
-        return sampling, generation
+        return sampling, output
     length = case.cut(answer)
     if length is None:
         return None
@@ -135,19 +159,12 @@ def _cut(case: GoldenCase, sampling: Sampling, prompt_ids: Ids, bench: Bench) ->
     return shorter, bench.generate(prompt_ids, shorter)[0]
 
 
-def _answer(case: GoldenCase, generation: EngineOutput, bench: Bench) -> GoldenAnswer:
-    return GoldenAnswer(generation.ids, bench.fmt, case.prompt.thinking)
+def _answer(case: GoldenCase, output: EngineOutput, bench: Bench) -> GoldenAnswer:
+    return GoldenAnswer(output.ids, bench.fmt, case.prompt.thinking)
 
 
-def _golden(case: GoldenCase, sampled: tuple[Sampling, EngineOutput], prompt_ids: Ids, bench: Bench) -> Golden:
-    sampling, generation = sampled
-    text = bench.fmt.tokenizer.decode_bytes(generation.ids)
-    tokens = _tokens(generation, bench.fmt)
-    return Golden(provenance(sampling, bench), case.id, case.features, case.prompt, prompt_ids, tokens, text)
-
-
-def _tokens(generation: EngineOutput, fmt: Format) -> tuple[GoldenToken, ...]:
-    rows = zip(generation.ids, generation.logprobs, generation.runner_up, strict=True)
+def _tokens(output: EngineOutput, fmt: Format) -> tuple[GoldenToken, ...]:
+    rows = zip(output.ids, output.logprobs, output.runner_up, strict=True)
     return tuple(
         GoldenToken(token, piece(token, fmt.tokenizer), round(logprob, DIGITS), other, round(other_logprob, DIGITS))
         for token, logprob, (other, other_logprob) in rows

@@ -1,7 +1,8 @@
-"""Live cassettes: the exchanges of a probe, one cassette a probe and form, scrubbed in both directions.
+"""Live cassettes: a probe's exchanges, scrubbed in both directions.
 
-Guarantees: a cassette is made of what a probe left on disk, and by no test run. Kept are whole answers of the provider
-and the model that were asked; what is not kept is told with its reason. Recordings of the emulator are called so.
+Guarantees: a cassette is made of what a probe left on disk, and by no test run; there is one for each probe and form.
+Kept are whole answers of the provider and the model that were asked; what is not kept has its reason printed.
+Recordings of the emulator say so.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ PIECES = "in pieces"
 
 @dataclass(frozen=True, slots=True)
 class RecordedProbe:
-    """One exchange with where it comes from: the route's name, the probe, when it was answered, its headers."""
+    """One exchange with its origin.
+
+    The route's name, the probe, when it was answered, its headers.
+    """
 
     exchange: Exchange
     route: str
@@ -51,20 +55,23 @@ class RecordedProbe:
 
     @property
     def name(self) -> str:
-        """The cassette that it belongs to: its path in the library without the suffix."""
+        """Return the cassette that it belongs to.
+
+        Its path in the library without the suffix.
+        """
         form = "stream" if self.exchange.stream else "json"
         return f"{folder_of(self.route, self.exchange.model)}/{self.probe}.{form}"
 
     @property
     def completion(self) -> Completion | Refusal:
-        """The answer as it is read off the wire."""
+        """Return the answer off the wire, or its refusal."""
         body = self.exchange.body
         if self.exchange.stream:
             return refusing_errors(lambda: completion_of_sse(body))
         return refusing_errors(lambda: completion_of_json(body.encode()))
 
     def why_not(self) -> str:
-        """Why it is not kept, empty where it is."""
+        """Say why it is not kept; empty where it is."""
         if self.exchange.fidelity != VERBATIM:
             return f"the copy is no verbatim one ({self.exchange.fidelity})"
         if isinstance(found := self.completion, Refusal):
@@ -79,13 +86,19 @@ class RecordedProbe:
 
 
 def folder_of(route: str, model: str) -> str:
-    """The folder in the library of one model on one route, as `live/siliconflow--moonshotai--kimi-k2.5`."""
+    """Return a model's folder in the library, on one route.
+
+    As `live/siliconflow--moonshotai--kimi-k2.5`.
+    """
     provider = route.partition("/")[2]
     return f"{FOLDER}/{provider.replace('/', '--')}--{model.replace('/', '--')}"
 
 
 def read_recorded(path: Path) -> list[RecordedProbe]:
-    """Every line of a probe's `exchanges.jsonl`. Raises ExchangesError for a file that is none."""
+    """Read a probe's `exchanges.jsonl`.
+
+    Raises ExchangesError for a file that is none.
+    """
     try:
         lines = [line for line in path.read_bytes().split(b"\n") if line]
     except OSError as error:
@@ -94,13 +107,14 @@ def read_recorded(path: Path) -> list[RecordedProbe]:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(_recorded(object_of(line)))
+            found.append(recorded_probe(object_of(line)))
         except (RefusedError, ValueError, KeyError, TypeError) as error:
             raise ExchangesError(f"{path}, line {number}: no exchange of a probe ({error})") from error
     return found
 
 
-def _recorded(line: JsonObject) -> RecordedProbe:
+def recorded_probe(line: JsonObject) -> RecordedProbe:
+    """Return the exchange that a line holds."""
     source, headers = line["source"], line["headers"]
     if not isinstance(source, dict) or not isinstance(headers, dict):
         raise TypeError("source and headers must be objects")
@@ -110,14 +124,18 @@ def _recorded(line: JsonObject) -> RecordedProbe:
 
 
 def cassettes_of(recorded: Sequence[RecordedProbe], root: Path) -> dict[str, Cassette]:
-    """The cassettes by name; answers to one question, time after time, stand in one."""
+    """Return the cassettes by name.
+
+    Repeated answers to one question stand in one.
+    """
     keys = _keys()
     names = dict.fromkeys(one.name for one in recorded)
     groups = {name: [one for one in recorded if one.name == name] for name in names}
-    return {name: _cassette(group, root, keys) for name, group in groups.items()}
+    return {name: cassette_of(group, root, keys) for name, group in groups.items()}
 
 
-def _cassette(group: Sequence[RecordedProbe], root: Path, keys: frozenset[str]) -> Cassette:
+def cassette_of(group: Sequence[RecordedProbe], root: Path, keys: frozenset[str]) -> Cassette:
+    """Return one cassette of the answers to one question."""
     first = group[0]
     source: Literal["live", "emulator"] = "live" if first.route.startswith("openrouter/") else "emulator"
     provenance = Provenance(
@@ -128,14 +146,18 @@ def _cassette(group: Sequence[RecordedProbe], root: Path, keys: frozenset[str]) 
         stream=first.exchange.stream,
         versions=versions(root),
     )
-    return Cassette(provenance, tuple(_interaction(one, keys) for one in group))
+    return Cassette(provenance, tuple(scrubbed_interaction(one, keys) for one in group))
 
 
-def _interaction(one: RecordedProbe, keys: frozenset[str]) -> Interaction:
+def scrubbed_interaction(one: RecordedProbe, keys: frozenset[str]) -> Interaction:
+    """Return the exchange as a cassette holds it, without secrets."""
     request: dict[str, object] = dict(one.exchange.request or {})
+    # A loopback address is the emulator's, whose port is another each time.
+    emulated = is_loopback(f"http://{one.exchange.endpoint}")
+    uri = f"{EMULATOR_URL}/chat/completions" if emulated else f"https://{one.exchange.endpoint}"
     return Interaction(
         method="POST",
-        uri=scrub_uri(_uri(one.exchange.endpoint), keys),
+        uri=scrub_uri(uri, keys),
         request_headers=scrub_headers({"content-type": ["application/json"]}, KEPT_REQUEST, keys),
         request_body=scrub_body(encode_body(request), answer=False, keys=keys),
         status=one.exchange.status,
@@ -145,21 +167,20 @@ def _interaction(one: RecordedProbe, keys: frozenset[str]) -> Interaction:
     )
 
 
-def _uri(endpoint: str) -> str:
-    """A loopback address is the emulator's, whose port is another each time."""
-    if is_loopback(f"http://{endpoint}"):
-        return f"{EMULATOR_URL}/chat/completions"
-    return f"https://{endpoint}"
-
-
 def _keys() -> frozenset[str]:
-    """The key in use, where there is one: it has a shape of its own only with its prefix."""
+    """Return the key in use, where there is one.
+
+    It has a shape of its own only with its prefix.
+    """
     value = os.environ.get(KEY_VARIABLE, "")
     return key_forms({"authorization": f"Bearer {value}"} if value else {})
 
 
 def save_all(cassettes: Mapping[str, Cassette], library: Path) -> Iterator[Path]:
-    """Write each; its path. Raises CassetteError where one may not be written, OSError."""
+    """Write each cassette, and yield its path.
+
+    Raises CassetteError where one may not be written, OSError.
+    """
     for name, cassette in cassettes.items():
         path = library / f"{name}.yaml"
         save_cassette(path, cassette)
@@ -167,5 +188,5 @@ def save_all(cassettes: Mapping[str, Cassette], library: Path) -> Iterator[Path]
 
 
 def request_of(interaction: Interaction) -> dict[str, Json]:
-    """The recorded request as the object that it is."""
+    """Return the recorded request as an object."""
     return object_of(interaction.request_body)

@@ -1,6 +1,6 @@
-"""What a fingerprint that was learned anew says beside the committed one, trait by trait, in tiers.
+"""A learned fingerprint compared with the committed one.
 
-Guarantees: only what is proven is lost or new; a trait whose value moved is a change even where the new value is not
+Guarantees: only what is proven is lost or new; a trait whose value changed is a change even where the new value is not
 proven yet. What no probe measures (`same_count_mismatch`) is compared with nothing.
 """
 
@@ -20,7 +20,10 @@ from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName, is_model
 
 
 class Tier(StrEnum):
-    """`open`: proven in neither. `unseen`: committed as proven, and no answer of these names a value."""
+    """How a trait compares.
+
+    `open`: proven in neither. `unseen`: committed as proven, and no answer of these names a value.
+    """
 
     CHANGED = "changed"
     LOST = "lost"
@@ -32,7 +35,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One trait, before and now; None where there is none."""
+    """One trait, before and now; None where absent."""
 
     tier: Tier
     trait: str
@@ -40,22 +43,26 @@ class Change:
     now: Trait | None
 
     def line(self) -> str:
-        """For people."""
+        """Return a line for people."""
         return f"  {self.tier:8} {self.trait:26} {_shown(self.before)} -> {_shown(self.now)}"
 
 
 def changes(before: Fingerprint | None, now: Fingerprint, *, few: bool = False) -> list[Change]:
-    """Every trait of either, changes first. `few`: so few answers prove nothing, so that nothing can be lost."""
+    """Return every trait of either, changes first.
+
+    `few`: so few answers prove nothing, so that nothing can be lost.
+    """
     old = before.traits if before else {}
     names = sorted({*old, *now.traits} - {TraitName.SAME_COUNT_MISMATCH})
     found = [
-        Change(_tier(old.get(name), now.traits.get(name), few=few), name, old.get(name), now.traits.get(name))
+        Change(tier_of(old.get(name), now.traits.get(name), few=few), name, old.get(name), now.traits.get(name))
         for name in names
     ]
     return sorted(found, key=lambda change: list(Tier).index(change.tier))
 
 
-def _tier(before: Trait | None, now: Trait | None, *, few: bool) -> Tier:
+def tier_of(before: Trait | None, now: Trait | None, *, few: bool) -> Tier:
+    """Return how a trait compares with what it was."""
     was = before if before is not None and before.proven else None
     value = None if now is None else now.value
     if was is None:
@@ -76,7 +83,10 @@ def _shown(trait: Trait | None) -> str:
 def learned_from(
     exchanges: Sequence[Exchange], tokenizer: str | None = None
 ) -> tuple[list[LearnedFingerprint], list[str]]:
-    """The fingerprints of these exchanges, and the account of them. Raises FormatError, TokenizerError."""
+    """Return the fingerprints of these exchanges, and their account.
+
+    Raises FormatError, TokenizerError.
+    """
     names = dict.fromkeys(model.format for one in exchanges if (model := model_of(one.model)) is not None)
     formats = formats_on({name: open_format(name, tokenizer) for name in names})
     found = harvest(exchanges, formats)
@@ -84,27 +94,36 @@ def learned_from(
 
 
 def as_asked(learned: LearnedFingerprint, asked: Sequence[str]) -> Fingerprint:
-    """The fingerprint under the slug that was asked for, which is what a run looks it up by."""
-    provider, told, stream = learned.route
-    model = next((slug for slug in asked if is_model(slug, told)), told)
+    """Return the fingerprint under the slug that was asked.
+
+    A run looks it up by that slug.
+    """
+    provider, answered, stream = learned.route
+    model = next((slug for slug in asked if is_model(slug, answered)), answered)
     return Fingerprint(provider, model, stream, {str(name): one.trait for name, one in learned.traits.items()})
 
 
 def same_route(fingerprint: Fingerprint, known: Sequence[Fingerprint]) -> Fingerprint | None:
-    """The committed fingerprint of the same provider, model and form."""
-    way = (fingerprint.provider, fingerprint.model, fingerprint.stream)
-    return next((one for one in known if (one.provider, one.model, one.stream) == way), None)
+    """Return the committed fingerprint of the same route.
+
+    The same provider, model and form.
+    """
+    route = (fingerprint.provider, fingerprint.model, fingerprint.stream)
+    return next((one for one in known if (one.provider, one.model, one.stream) == route), None)
 
 
 def table(fingerprint: Fingerprint, found: Sequence[Change]) -> Iterator[str]:
-    """Lines to read: the route, then its changes, then how many traits stayed."""
+    """Yield lines to read: the route, then its changes."""
     form = "stream" if fingerprint.stream else "json"
     yield f"{fingerprint.provider} {fingerprint.model} {form}"
     yield from (change.line() for change in found)
 
 
 def lines_of(fingerprint: Fingerprint, recorded_at: str, source: str = "emulator") -> Iterator[str]:
-    """The file's lines: one trait each, keys in the order of the command `fingerprint --json`."""
+    """Yield the file's lines: one trait each.
+
+    Keys stand in the order of the command `fingerprint --json`.
+    """
     for name, trait in sorted(fingerprint.traits.items()):
         line = {
             "provider": fingerprint.provider,

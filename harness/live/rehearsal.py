@@ -1,13 +1,9 @@
-"""A probe rehearsed: a tree of its own, the emulator that answers the probes as they are known, and what was said.
+"""A probe rehearsed against the emulator, which knows the answers.
 
 Guarantees: nothing of the user's own state is read or touched, but for the key in the environment, which a rehearsal of
-a paid route needs as the route does. Imports the server only where one is opened.
-
-Answers to the committed probes as they are known, for rehearsals of a probe against the emulator.
-
-Guarantees: each answer is ids of the format's own layout, thinking where the probe thinks, with calls where it calls,
-and longer than its limit where it is to be cut. Reasoning is of many lengths and begins and ends in white space, as
-what a route does to that is to be learned.
+a paid route needs as the route does. Each answer is ids of the format's own layout, thinking where the probe thinks,
+with calls where it calls, and longer than its limit where it is to be cut. Reasoning is of many lengths and begins and
+ends in white space, as what a route does to that is to be learned. The server is imported only where one is opened.
 """
 
 from __future__ import annotations
@@ -41,10 +37,11 @@ from pipeline.generation.probe.probes import Probe, ProbePlan, read_probes
 from pipeline.records import Ids, Refusal, Route, Sampling, ToolMode
 
 if TYPE_CHECKING:
-    from harness.emulator.server import Terms, Trial
+    from harness.emulator.server import EmulatorInProcess, Terms
 
 
 FMT = open_format("tiny-kimi")
+STEP = " I look at it once more, and it holds."
 COMMITTED = read_probes(ROOT / PROBES)
 EMULATED = Route("emulator", MODEL, "siliconflow", stream=False)
 PAID = replace(EMULATED, api="openrouter")
@@ -53,13 +50,14 @@ PAID = replace(EMULATED, api="openrouter")
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """A world, the emulator in it, and what a probe said."""
+    """A world, its emulator, and what a probe printed."""
 
     world: World
-    trial: Trial
+    trial: EmulatorInProcess
     said: list[str]
 
     def wanted(self, *, route: Route = EMULATED, budget: str = "1", few: bool = False, repeats: int = 3) -> ProbePlan:
+        """Return the plan of a probe."""
         plan = Plan(
             prompts=ROOT / PROBES,
             out=self.world.out,
@@ -74,14 +72,20 @@ class Shop:
         return ProbePlan(plan, COMMITTED.sha256, COMMITTED.chosen(few=few), repeats)
 
     def permit(self, wanted: ProbePlan, **changes: object) -> Permit:
-        """A permit made here, for this probe but for the changes of its job."""
+        """Return a permit for this probe.
+
+        `changes` go into its job.
+        """
         job = Job(Kind.PROBE, wanted.plan.route, prompts_sha256=COMMITTED.sha256)
         job = replace(job, **changes)  # type: ignore[arg-type]  # Job's own fields
         digests, until = tree_digests(self.world.root), datetime.now(UTC) + timedelta(hours=1)
         return Permit(job, Scope.DEV, Decimal(1), until, "ab" * 32, digests)
 
     def probe(self, wanted: ProbePlan, permit: Permit | None = None) -> Findings:
-        """One session. Raises StopError."""
+        """Run one session.
+
+        Raises StopError.
+        """
         permit = permit or self.permit(wanted)
         asking = run_probe(permit, wanted, say=self.said.append, root=self.world.root, ledger=self.world.ledger)
         return asyncio.run(asking)
@@ -93,21 +97,21 @@ class Shop:
 
 @contextmanager
 def opened(folder: Path, answerer: Answerer | None = None, terms: Terms | None = None) -> Iterator[Shop]:
-    """A shop in `folder`, over a real socket."""
-    from harness.emulator.server import emulating
+    """Open a shop in `folder`, over a real socket."""
+    from harness.emulator.server import emulator_in_process
 
     world = make_world(folder, FMT)
     for name in (PROBES, "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, world.root / name)
-    with emulating(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
+    with emulator_in_process(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
         yield Shop(replace(world, url=trial.url), trial, [])
 
 
-STEP = " I look at it once more, and it holds."
-
-
 def known_pool(probes: Iterable[Probe], fmt: Format) -> PoolAnswerer:
-    """A pool that answers each probe's prompt; probes that the format does not render have no answer."""
+    """Return a pool that answers each probe's prompt.
+
+    Probes that the format does not render have no answer.
+    """
     answers: dict[Ids, Ids] = {}
     for number, probe in enumerate(probes):
         prompt = refusing_errors(lambda one=probe: fmt.render(one.prompt))  # type: ignore[misc]  # bound at once
@@ -117,14 +121,18 @@ def known_pool(probes: Iterable[Probe], fmt: Format) -> PoolAnswerer:
 
 
 def known_answer(probe: Probe, fmt: Format, number: int = 0) -> Ids:
-    """The ids of an answer that is as known; `number` decides how long it thinks."""
+    """Return the ids of an answer that is as known.
+
+    `number` decides how long it thinks.
+    """
     thinking = probe.prompt.thinking
     reasoning = f" Let me see.{STEP * (number % 7)}\n" if thinking else None
-    body = tuple(_body(probe, fmt))
+    body = tuple(known_body(probe, fmt))
     return fmt.assemble(Parts(reasoning, think_closed=thinking, body=body, ended=True)).ids
 
 
-def _body(probe: Probe, fmt: Format) -> Iterator[str | int]:
+def known_body(probe: Probe, fmt: Format) -> Iterator[str | int]:
+    """Yield content and calls as the probe expects them."""
     known, markers = probe.known, fmt.tool_markers()
     if known.content is not None:
         yield known.content

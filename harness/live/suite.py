@@ -1,8 +1,8 @@
-"""The live contract of a paid route: the table of what its cassettes gave when they were recorded, and giving it again.
+"""A paid route's live contract: its table and tests.
 
 Guarantees: an answer is replayed through the real client, read off the wire and rebuilt by the committed fingerprint;
-what comes out is compared with the table, which lies beside the tests and not in the cassette. A feature is covered
-where an answer that has it was proven.
+what comes out is compared with the table of what it gave when it was recorded. The table lies beside the tests and not
+in the cassette. A feature is covered where an answer that has it was proven.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -68,7 +68,10 @@ def test_every_cassette_of_the_route_is_listed() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cassette: how it was asked, and by what evidence or for what reason each of its answers came out."""
+    """One cassette: how it was asked, what its answers gave.
+
+    `rows` holds the evidence of each answer, or the reason of its refusal.
+    """
 
     format: str
     provider: str
@@ -78,20 +81,20 @@ class Entry:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an answer was accepted."""
+        """Return whether an answer was accepted."""
         return any(row in set(Evidence) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a route's cassettes gave, by their names in the library."""
+    """What a route's cassettes gave, by name."""
 
     route: str
     entries: Mapping[str, Entry]
 
 
 def read_table(folder: Path) -> Table:
-    """The table beside a route's tests."""
+    """Read the table beside a route's tests."""
     document = json.loads((folder / TABLE).read_bytes())
     entries = {
         name: Entry(entry["format"], entry["provider"], entry["prompt"], tuple(entry["features"]), tuple(entry["rows"]))
@@ -101,20 +104,24 @@ def read_table(folder: Path) -> Table:
 
 
 def write_suite(table: Table, root: Path) -> Path:
-    """Write the table and the tests of its route; their folder. Raises OSError."""
+    """Write the table and the tests of its route.
+
+    Returns their folder. Raises OSError.
+    """
     name = table.route.replace("/", "--")
     folder = root / CONTRACT / LIVE / name
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "route": table.route,
-        "cassettes": {key: _document(table.entries[key]) for key in sorted(table.entries)},
+        "cassettes": {key: entry_document(table.entries[key]) for key in sorted(table.entries)},
     }
     (folder / TABLE).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8", newline="\n")
     (folder / f"test_live_{re.sub('[^a-z0-9]+', '_', name)}.py").write_text(SUITE, "utf-8", newline="\n")
     return folder
 
 
-def _document(entry: Entry) -> dict[str, Json]:
+def entry_document(entry: Entry) -> dict[str, Json]:
+    """Return an entry as the table's file holds it."""
     return {
         "format": entry.format,
         "provider": entry.provider,
@@ -125,38 +132,46 @@ def _document(entry: Entry) -> dict[str, Json]:
 
 
 def params(table: Table) -> list[object]:
-    """A parameter a cassette, marked with what it covers."""
-    return [pytest.param(name, marks=_marks(entry, table.route)) for name, entry in table.entries.items()]
-
-
-def _marks(entry: Entry, route: str) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.covers(*entry.features, route=f"{route} {entry.format}"),) if entry.is_proven else ()
+    """Return a parameter a cassette, marked with its coverage."""
+    marks = {
+        name: (pytest.mark.covers(*entry.features, route=f"{table.route} {entry.format}"),) if entry.is_proven else ()
+        for name, entry in table.entries.items()
+    }
+    return [pytest.param(name, marks=mark) for name, mark in marks.items()]
 
 
 def rebuilt(table: Table, name: str, root: Path = ROOT) -> tuple[str, ...]:
-    """The evidence or the reason of each answer of a cassette, in order of recording."""
+    """Return the evidence or reason of each answer, in order.
+
+    Of one cassette, replayed.
+    """
     entry, path = table.entries[name], _path(name, root)
     with replaying(path) as recorded:
-        bodies = asyncio.run(_replayed(recorded))
+        bodies = asyncio.run(replayed(recorded))
     known, fmt = committed_fingerprints(root), opened(entry.format)
     again = [replace(each, body=raw) for each, raw in zip(recorded.interactions, bodies, strict=True)]
     return tuple(outcome(entry, fmt, recorded.provenance.model, each, known) for each in again)
 
 
-async def _replayed(recorded: Cassette) -> list[bytes]:
+async def replayed(recorded: Cassette) -> list[bytes]:
+    """Send every recorded request again; return the bodies."""
     async with OpenRouter(recorded.interactions[0].uri.removesuffix("/chat/completions")) as client:
         return [(await client.send(each.request_body)).raw for each in recorded.interactions]
 
 
 def outcome(entry: Entry, fmt: Format, model: str, recorded: Interaction, known: Sequence[Fingerprint]) -> str:
-    """What one answer comes out as: a grade of evidence, or the reason of its refusal."""
-    row = refusing_errors(lambda: _row(entry, fmt, model, recorded, known))
+    """Return what one answer gives.
+
+    A grade of evidence, or the reason of its refusal.
+    """
+    row = refusing_errors(lambda: rebuilt_row(entry, fmt, model, recorded, known))
     return str(row.evidence if isinstance(row, TokenRow) else row.reason)
 
 
-def _row(
+def rebuilt_row(
     entry: Entry, fmt: Format, model: str, recorded: Interaction, known: Sequence[Fingerprint]
 ) -> TokenRow | Refusal:
+    """Rebuild one recorded answer by the committed fingerprints."""
     request = object_of(recorded.request_body)
     limit = request.get("max_tokens")
     completion = read(recorded.body, stream=request.get("stream") is True)
@@ -172,27 +187,26 @@ def _row(
 
 @cache
 def opened(name: str, where: str | None = None) -> Format:
-    """The format, read once."""
+    """Return the format, read once."""
     return open_format(name, where)
 
 
 def faults(name: str, root: Path = ROOT) -> list[str]:
-    """Secrets in a cassette, and bytes that it would not write itself."""
+    """Return secrets in a cassette, and signs of hand edits."""
     text = _path(name, root).read_bytes().decode("utf-8")
     edited = [] if text == dump_cassette(parse_cassette(text)) else ["it was edited by hand"]
     return [*leaks(parse_cassette(text)), *edited]
 
 
 def unlisted(table: Table, root: Path = ROOT) -> list[str]:
-    """Cassettes of the route that the table lacks, and names in it that have no file."""
-    return sorted(set(_names(table.route, root)) ^ set(table.entries))
-
-
-def _names(route: str, root: Path) -> Iterator[str]:
+    """Return cassettes that the table lacks, and missing files."""
     library = root / "cassettes"
-    for path in sorted((library / LIVE).rglob("*.yaml")):
-        if read_cassette(path).provenance.route == route:
-            yield path.relative_to(library).with_suffix("").as_posix()
+    names = {
+        path.relative_to(library).with_suffix("").as_posix()
+        for path in (library / LIVE).rglob("*.yaml")
+        if read_cassette(path).provenance.route == table.route
+    }
+    return sorted(names ^ set(table.entries))
 
 
 def _path(name: str, root: Path) -> Path:

@@ -1,7 +1,9 @@
-"""`python -m harness breaker`: what a run still spends once something goes wrong, for each kind of trip.
+"""Measure what a run spends after each kind of trip.
 
-Guarantees: real runs over a real loopback emulator that turns bad at one answer; what counts is what the emulator
-answered after the first bad answer, whether it came in or not. Money is given as rows, and as a share of a large run.
+`python -m harness breaker`
+
+Guarantees: real runs over a real loopback emulator that turns bad at one answer. Counted is what the emulator answered
+after the first bad answer, received or not. Money is given as rows, and as a share of a large run.
 """
 
 from __future__ import annotations
@@ -35,26 +37,18 @@ Change = Callable[[bytes], bytes]
 
 
 def _more(name: bytes, factor: int) -> Change:
-    def change(body: bytes) -> bytes:
-        return re.sub(rb'"%s":([0-9.e-]+)' % name, lambda m: b'"%s":%s' % (name, _times(m[1], factor)), body)
+    def multiplied(found: re.Match[bytes]) -> bytes:
+        value = json.loads(found[1]) * factor
+        return b'"%s":%s' % (name, json.dumps(value if isinstance(value, float) else value + 1).encode())
 
-    return change
-
-
-def _times(number: bytes, factor: int) -> bytes:
-    value = json.loads(number) * factor
-    return json.dumps(value if isinstance(value, float) else value + 1).encode()
-
-
-def _cut(body: bytes) -> bytes:
-    return body[: len(body) // 2] if b"data:" in body else body
+    return lambda body: re.sub(rb'"%s":([0-9.e-]+)' % name, multiplied, body)
 
 
 CHANGES: Mapping[Sign, Change] = {
     Sign.REFUSED: _more(b"prompt_tokens", 2),
     Sign.LENGTH_CUT: lambda body: body.replace(b'finish_reason":"stop"', b'finish_reason":"length"'),
     Sign.WRONG_PROVIDER: lambda body: body.replace(b'"provider":"Chutes"', b'"provider":"Another"'),
-    Sign.ERROR: _cut,
+    Sign.ERROR: lambda body: body[: len(body) // 2] if b"data:" in body else body,
     Sign.COST: _more(b"cost", 10),
     Sign.OVERCHARGED: _more(b"cost", 10_000),
 }
@@ -63,7 +57,7 @@ CHANGES: Mapping[Sign, Change] = {
 
 @dataclass(slots=True)
 class Turning:
-    """Good answers, and bad ones after so many."""
+    """Good answers, then bad ones after `after` of them."""
 
     good: PoolAnswerer
     bad: Ids | None
@@ -81,7 +75,7 @@ class Turning:
 
 
 def bad_ids(sign: Sign, fmt: Format) -> Ids | None:
-    """What the model emits once it turns bad, None where only the wire does."""
+    """Return the model's bad answer, None for wire faults."""
     encode, closed = fmt.tokenizer.encode, (fmt.think_close_id, fmt.end_id)
     if sign is Sign.EMPTY:
         return closed
@@ -91,7 +85,7 @@ def bad_ids(sign: Sign, fmt: Format) -> Ids | None:
 
 
 def faults(sign: Sign, turning: Turning) -> Faults:
-    """The wire turned bad after as many answers."""
+    """Return the wire that turns bad with the answers."""
     change = CHANGES.get(sign)
 
     async def body(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -103,7 +97,10 @@ def faults(sign: Sign, turning: Turning) -> Faults:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run that turned bad: how it ended, and how many answers the emulator gave from the first bad one on."""
+    """How one run that turned bad ended.
+
+    `after_first`: the answers that the emulator gave from the first bad one on.
+    """
 
     sign: Sign
     summary: Summary
@@ -112,7 +109,7 @@ class Measured:
 
 
 def measure(sign: Sign, folder: Path, fmt: Format, *, good: int = GOOD, rows: int = ROWS) -> Measured:
-    """A run of `rows` prompts at 64 in flight, of which the first `good` are answered well."""
+    """Run `rows` prompts; the first `good` are answered well."""
     world: World = make_world(folder, fmt)
     world.write_prompts(*(prompt_line(number) for number in range(rows)))
     turning = Turning(pool(fmt), bad_ids(sign, fmt), good)
@@ -123,7 +120,10 @@ def measure(sign: Sign, folder: Path, fmt: Format, *, good: int = GOOD, rows: in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every kind, from the first row and in the middle of a run. Exit 1 where one did not trip."""
+    """Measure every kind of trip; 1 where none tripped.
+
+    Each turns bad at the first row, and in the middle of a run.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness breaker", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=ROWS, help=f"rows of a run (default {ROWS})")
     options = parser.parse_args(arguments)
@@ -137,16 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for good in (0, GOOD):
                 if sign is Sign.COST and not good:
                     continue  # the canaries are what the cost is measured by
-                (where := Path(folder, f"{sign}-{good}")).mkdir()
-                found = measure(sign, where, fmt, good=good, rows=options.rows)
+                (run := Path(folder, f"{sign}-{good}")).mkdir()
+                found = measure(sign, run, fmt, good=good, rows=options.rows)
                 failed += found.tripped is None
-                sys.stdout.write(_line(found, good))
+                asked = f"{found.after_first} rows asked from the first bad one on"
+                share = f"{found.after_first / LARGE_RUN:.2%} of {LARGE_RUN} rows"
+                sys.stdout.write(f"{sign:15} turned bad after {good:3}: tripped {found.tripped}, {asked}, {share}\n")
     return 1 if failed else 0
-
-
-def _line(found: Measured, good: int) -> str:
-    share = found.after_first / LARGE_RUN
-    return (
-        f"{found.sign:15} turned bad after {good:3}: tripped {found.tripped}, {found.after_first} rows asked from the"
-        f" first bad one on, {share:.2%} of {LARGE_RUN} rows\n"
-    )

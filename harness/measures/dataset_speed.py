@@ -1,9 +1,12 @@
-"""`python -m harness dataset-speed`: what preparation and audit cost in memory and time, on rows made as published.
+"""Measure memory and time of `prepare` and `audit`.
 
-Guarantees: preparation runs in a process of its own, whose peak memory the system tells; its speed is a ratio to plain
-iteration of the same Parquet file, in a process of its own too, by `datasets` where that is installed and by pyarrow
-elsewhere, which is said. Workers are compared by the wall clock, which says something on idle cores alone, and by the
-time that each process spent, which says what idle cores would allow. A missed aim is an error.
+`python -m harness dataset-speed`
+
+Guarantees: rows are made in the published schemas. Each program runs in a process of its own, whose peak memory the
+system reports. Speed is a ratio to plain iteration of the same Parquet file, in a process of its own too, by `datasets`
+where that is installed and by pyarrow elsewhere; which one is printed. Workers are compared by the wall clock, which is
+meaningful on idle cores alone, and by the time that each process spent, which shows what idle cores would allow. A
+missed aim is exit 1.
 """
 
 from __future__ import annotations
@@ -48,17 +51,17 @@ WORDS = TEXT.split()
 
 
 def text(rng: random.Random, words: int) -> str:
-    """Words at random, some lines among them."""
+    """Return random words, some of them lines."""
     return " ".join(rng.choices(WORDS, k=words)) + rng.choice(("?", ".", ".\n", ""))
 
 
 def chat(rng: random.Random, turns: int, user: str, assistant: str, role: str, said: str) -> list[Json]:
-    """A conversation of so many turns, in the keys that a dataset gives them."""
+    """Return a conversation in a dataset's own keys."""
     return [{role: assistant if at % 2 else user, said: text(rng, 60 if at % 2 else 25)} for at in range(turns)]
 
 
 def glaive(rng: random.Random, number: int) -> dict[str, Json]:
-    """B1: three rows in ten without functions, the others with a call."""
+    """Return a row of B1, three in ten without functions."""
     if rng.random() < 0.3:  # noqa: PLR2004 — the published share
         head = "SYSTEM: You are a helpful assistant, with no access to external functions.\n\n"
         return {"system": head, "chat": f"USER: {text(rng, 20)}\n\nASSISTANT: {text(rng, 60)} <|endoftext|>"}
@@ -70,26 +73,29 @@ def glaive(rng: random.Random, number: int) -> dict[str, Json]:
 
 
 def opencode(rng: random.Random, number: int) -> dict[str, Json]:
-    """B2."""
+    """Return a row of B2."""
     told = {"domain": "generic", "unit_tests": "[]", "average_test_score": "1"}
     return {"id": f"{number:032x}", "input": text(rng, 60), "output": text(rng, 100), **told}
 
 
 def thoughts(rng: random.Random, number: int) -> dict[str, Json]:
-    """B4: a question of a few lines, and a long answer."""
+    """Return a row of B4: short question, long answer."""
     answer = f"<think>\n{text(rng, 400)}\n</think>\n\n{text(rng, 40)}"
     messages: list[Json] = [{"content": text(rng, 50), "role": "user"}, {"content": answer, "role": "assistant"}]
     return {"messages": messages, "num_tokens": number, "source": "synthetic"}
 
 
 def ultrachat(rng: random.Random, number: int) -> dict[str, Json]:
-    """B6."""
+    """Return a row of B6."""
     messages = chat(rng, 2 * rng.randint(1, 3), "user", "assistant", "role", "content")
     return {"prompt": "", "prompt_id": f"{number:064x}", "messages": messages}
 
 
 def sharegpt(rng: random.Random, number: int) -> dict[str, Json]:
-    """B7: every second row continues the one before, from its last message on."""
+    """Return a row of B7, in pairs of one conversation.
+
+    The second row of a pair continues the first from its last message on.
+    """
     conversation, part = divmod(number, 2)
     rng.seed(conversation)
     turns = chat(rng, 8, "human", "gpt", "from", "value")
@@ -107,7 +113,10 @@ SCHEMAS: Mapping[str, Callable[[random.Random, int], dict[str, Json]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one process took: seconds by the clock, of processor time, its own and its workers'; peak memory in MiB."""
+    """Seconds by the clock and processor, and peak MiB.
+
+    Processor time is the process's own and its workers'.
+    """
 
     wall: float
     own: float
@@ -120,13 +129,16 @@ class Run:
         return self.own + self.workers
 
     def idle(self, workers: int) -> float:
-        """Seconds by the clock that it would take on idle cores, one for itself and one a worker."""
+        """Return seconds by the clock on idle cores.
+
+        One core for the process itself, and one a worker.
+        """
         return max(self.own, self.workers / workers) if workers > 1 else self.processor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say by the exit status whether every aim is met."""
-    parser = argparse.ArgumentParser(prog="python -m harness dataset-speed", description=__doc__)
+    """Measure and print; 1 where an aim is missed."""
+    parser = argparse.ArgumentParser(prog="python -m harness dataset-speed", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="rows (default 1,000,000)")
     parser.add_argument("--dataset", choices=sorted(SCHEMAS), action="append", help="which (default: B1, B6 and B7)")
     parser.add_argument("--folder", type=Path, help="where the files go (default: a temporary folder)")
@@ -151,21 +163,20 @@ def _measured(name: str, rows: int, folder: Path) -> bool:
     print(f"  peak memory: {one.peak:,.0f} MiB, aim {AIM_MIB}")  # noqa: T201
     possible = one.idle(1) / two.idle(2)
     print(f"  2 workers: {one.wall / two.wall:.2f} times as fast by the clock, {possible:.2f} on idle cores")  # noqa: T201
-    met = _audit_measured(name, rows, source, plain)
-    source.unlink()
-    return met and one.peak <= AIM_MIB and possible >= AIM_WORKERS
-
-
-def _audit_measured(name: str, rows: int, source: Path, plain: Run) -> bool:
+    met = one.peak <= AIM_MIB and possible >= AIM_WORKERS
     one, two = audited(name, source, 1), audited(name, source, 2)
+    source.unlink()
     ratio, possible = plain.processor / one.processor, one.idle(1) / two.idle(2)
     print(f"  audited: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")  # noqa: T201
     print(f"  its peak memory: {one.peak:,.0f} MiB; 2 workers: {possible:.2f} times as fast on idle cores")  # noqa: T201
-    return one.peak <= AIM_MIB and possible >= AIM_WORKERS
+    return met and one.peak <= AIM_MIB and possible >= AIM_WORKERS
 
 
 def write_parquet(path: Path, row: Callable[[random.Random, int], dict[str, Json]], rows: int) -> None:
-    """So many rows, each from its number alone, in groups as the hub's files have them; one in twenty stands twice."""
+    """Write rows, each made from its number alone.
+
+    In row groups as the hub's files have them; one row in twenty stands twice.
+    """
     schema = pa.Table.from_pylist([row(random.Random(0), 0)]).schema
     with ParquetWriter(path, schema) as writer:
         numbers = iter(range(rows))
@@ -175,7 +186,7 @@ def write_parquet(path: Path, row: Callable[[random.Random, int], dict[str, Json
 
 
 def plain_iteration(source: Path) -> tuple[Run, str]:
-    """The whole file as Python objects and nothing more, and by which library."""
+    """Read the whole file as Python objects; name the library."""
     if importlib.util.find_spec("datasets"):
         options = "data_files=sys.argv[1], split='train', streaming=True"
         code = f"import datasets, sys\nfor _ in datasets.load_dataset('parquet', {options}): pass"
@@ -187,7 +198,7 @@ def plain_iteration(source: Path) -> tuple[Run, str]:
 
 
 def prepared(name: str, source: Path, evaluations: Path, workers: int) -> Run:
-    """`python -m pipeline prepare` on the file."""
+    """Run `python -m pipeline prepare` on the file."""
     out = source.with_name(f"{name}.prompts.jsonl")
     wanted = ["--dataset", name, "--out", str(out), "--decontaminate", str(evaluations), "--workers", str(workers)]
     code = "import sys\nfrom pipeline.cli.main import main\nif status := main(sys.argv[1:]): sys.exit(status)"
@@ -195,13 +206,13 @@ def prepared(name: str, source: Path, evaluations: Path, workers: int) -> Run:
 
 
 def audited(name: str, source: Path, workers: int) -> Run:
-    """`python -m pipeline audit` on the file."""
+    """Run `python -m pipeline audit` on the file."""
     code = "import sys\nfrom pipeline.cli.main import main\nif status := main(sys.argv[1:]): sys.exit(status)"
     return ran(code, "audit", str(source), "--dataset", name, "--format", "tiny-kimi", "--workers", str(workers))
 
 
 def ran(code: str, *arguments: str) -> Run:
-    """Run a program's text to its end; RuntimeError where it fails."""
+    """Run a program's text. Raises RuntimeError where it fails."""
     start = time.monotonic()
     command = [sys.executable, "-c", code + TOLD, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,9 +1,11 @@
-"""`python -m harness families`: a table of every family, what its round trips gave back and what they refused.
+"""Print what round trips of every family gave back.
 
-Guarantees: every family in the registry has its line, one whose vocabulary is not found too. Answers are drawn anew
-from a seed, the same ones each time, and judged by the ids that they were made of: over a lossless view they must come
-back exactly, over a lossy one be refused, and whatever else a model may emit must never come back as other ids.
-Exit 1 where any of that failed; a wrong `counted` row that is the stated risk is counted apart, and is no failure.
+`python -m harness families`
+
+Guarantees: every family in the registry has its line, a family without its vocabulary too. Answers are drawn from a
+seed, the same ones each time, and judged by the ids of which they were made: over a lossless view they must come back
+exactly, over a lossy one be refused, and whatever else a model may emit must never come back as other ids. Exit 1 where
+any of that failed. A wrong `counted` row that is the stated risk is counted apart and is no failure.
 """
 
 from __future__ import annotations
@@ -49,10 +51,11 @@ _Drawn = TypeVar("_Drawn")
 
 @dataclass(slots=True)
 class FamilyTally:
-    """What became of one family's draws, by the names in `COLUMNS`, and why lossy and hostile ones were refused.
+    """What became of one family's draws, and why.
 
-    `lossless_repeats` are streams whose equal deltas the server may have sent twice: refused though nothing was lost.
-    `broken` counts every promise that was not kept, a wrong row or a needless refusal; `faults` tells the first ones.
+    Counted by the names in `COLUMNS`; `lossy` and `hostile` are reasons of refusal. `lossless_repeats` are streams
+    whose equal deltas may have been sent twice: refused though nothing was lost. `broken` counts every promise that was
+    not kept, a wrong row or a needless refusal; `faults` holds the first ones.
     """
 
     family: str
@@ -65,11 +68,11 @@ class FamilyTally:
 
     @property
     def failed(self) -> bool:
-        """Whether a promise was broken, or fewer answers were drawn than were asked for."""
+        """Whether a promise was broken, or too few answers drawn."""
         return bool(self.counts["broken"]) or any(self.counts[name] < self.asked for name in ("lossless", "hostile"))
 
     def keep(self, promise: Callable[[], None]) -> None:
-        """Counts it where the promise is not kept."""
+        """Count a promise that is not kept."""
         try:
             promise()
         except properties.PropertyError as error:
@@ -77,37 +80,34 @@ class FamilyTally:
             self.note(str(error))
 
     def note(self, fault: str) -> None:
-        """One broken promise more."""
+        """Count one broken promise."""
         self.counts["broken"] += 1
         if len(self.faults) < SHOWN:
             self.faults.append(fault)
 
 
 def measure(name: str, draws: int, seed: int = SEED) -> FamilyTally:
-    """`draws` answers in the layout and as many that need not be, of one family; TokenizerError where it is not found.
+    """Draw answers of one family and tally them.
 
-    Each answer in the layout goes by a lossless view and by a lossy one, each other one by any way to ask. A crash ends
-    the family's draws and counts as a broken promise, since minutes of other families' draws may stand beside it.
+    `draws` answers in the layout, and as many that need not be. Each answer in the layout goes by a lossless view and
+    by a lossy one, each other one by any way to ask. A crash ends the family's draws and counts as a broken promise,
+    since minutes of other families' draws may stand beside it. Raises TokenizerError without the vocabulary.
     """
     began = time.monotonic()
     fmt, tally = open_format(name), FamilyTally(name, draws)
     try:
-        _draw(tally, fmt, draws, seed)
+        text, plain = quick_texts(), quick_texts(plain=True)
+        views, ways = cycle(LOSSY), cycle(trips())
+        _each(lossless(fmt, text, plain), draws, seed, lambda pair: _whole(tally, fmt, pair, next(views)))
+        _each(answers(fmt, text), draws, seed, lambda answer: _hostile(tally, fmt, answer, next(ways)))
     except Exception as error:  # noqa: BLE001 — whatever it is, a round trip must not raise it
         tally.note(f"crashed: {error!r}")
     tally.seconds = time.monotonic() - began
     return tally
 
 
-def _draw(tally: FamilyTally, fmt: Format, draws: int, seed: int) -> None:
-    text, plain = quick_texts(), quick_texts(plain=True)
-    views, ways = cycle(LOSSY), cycle(trips())
-    _each(lossless(fmt, text, plain), draws, seed, lambda pair: _whole(tally, fmt, pair, next(views)))
-    _each(answers(fmt, text), draws, seed, lambda answer: _hostile(tally, fmt, answer, next(ways)))
-
-
 def _each(drawn: st.SearchStrategy[_Drawn], draws: int, seed: int, check: Callable[[_Drawn], None]) -> None:
-    """`check` on as many drawn values."""
+    """Call `check` on `draws` drawn values."""
 
     @seeded(seed)
     @settings(
@@ -161,7 +161,10 @@ def _hostile(tally: FamilyTally, fmt: Format, answer: tuple[Ids, bool], trip: Ro
 
 
 def measured(names: Sequence[str], draws: int, seed: int, workers: int) -> Iterator[FamilyTally]:
-    """The families' tallies in order; where there are several workers, each is a process and has a family at a time."""
+    """Yield the families' tallies in order.
+
+    Several workers are processes with a family at a time.
+    """
     if workers == 1 or len(names) == 1:
         yield from (measure(name, draws, seed) for name in names)
         return
@@ -170,7 +173,10 @@ def measured(names: Sequence[str], draws: int, seed: int, workers: int) -> Itera
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. Exit 0, 1 where a promise was broken, 2 where a family that was named cannot be measured."""
+    """Measure; 1 for a broken promise, 2 without its vocabulary.
+
+    2 only for a family that was named.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness families", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--draws", type=_number, default=DRAWS, metavar="N", help=f"of each kind (default {DRAWS})")
     parser.add_argument("--family", action="append", metavar="NAME", help="only this one; may be given again")
@@ -180,7 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         found, absent = _chosen(options.family)
-        tallies = list(_told(measured(found, options.draws, options.seed, options.workers)))
+        tallies = []
+        for tally in measured(found, options.draws, options.seed, options.workers):  # all of them take minutes
+            sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
+            tallies.append(tally)
     except (FormatError, TokenizerError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -195,7 +204,10 @@ def _number(text: str) -> int:
 
 
 def _chosen(named: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The families to measure, and those whose vocabulary is not here; one that was named must be."""
+    """Return the families to measure, and the absent ones.
+
+    A family that was named must be there.
+    """
     if named:
         for name in named:
             open_format(name)
@@ -204,15 +216,8 @@ def _chosen(named: Sequence[str] | None) -> tuple[list[str], list[str]]:
     return found, sorted(FORMATS.keys() - set(found))
 
 
-def _told(tallies: Iterator[FamilyTally]) -> Iterator[FamilyTally]:
-    """The same, each said on stderr when it is there: all of them take minutes."""
-    for tally in tallies:
-        sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
-        yield tally
-
-
 def as_json(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> dict[str, object]:
-    """The table and everything behind it."""
+    """Return the table and everything behind it."""
     families = {
         tally.family: {
             **{name: tally.counts[name] for name in (*COLUMNS, "broken")},
@@ -227,7 +232,7 @@ def as_json(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> dict[str, 
 
 
 def table(tallies: Sequence[FamilyTally], absent: Sequence[str]) -> str:
-    """The table to read: what was drawn of each kind, and right of it what became of it."""
+    """Return draws and outcomes of each kind, by family."""
     width = max(map(len, ["family", *absent, *(tally.family for tally in tallies)]))
     lines = [f"{'family':{width}} " + " ".join(f"{name.rpartition('_')[2]:>9}" for name in COLUMNS)]
     lines += [

@@ -1,12 +1,11 @@
-"""`python -m harness fidelity`: every accepted row of a survey against the ids that were really sampled.
+"""Compare accepted rows with the ids that were sampled.
 
-Guarantees: judged by the committed fingerprints, on answers that they were not measured on. Exit 1 if a row of any
-grade but `counted` is wrong, or if a wrong `counted` row is anything else than a re-split of the same length.
+`python -m harness fidelity`
 
-Whether a refusal was needless, judged by the true ids and by what the route really does.
-
-Guarantees: a refusal is called needful only where the loss that it names is there: other ids that the route would have
-shown alike, text that it really strips, counts that it really takes from the text.
+Guarantees: judged by the committed fingerprints, on answers on which they were not measured. Exit 1 if a row of any
+grade but `counted` is wrong, or if a wrong `counted` row is anything else than a re-split of the same length. A refusal
+counts as needless unless the loss that it names is there: other ids that the route would have shown alike, text that it
+really strips, counts that it really takes from the text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from harness.views.roundtrip import shown_of, trips
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE, Shown
 from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.base.paths import ROOT
-from pipeline.formats.format import Format, end_ids
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
 from pipeline.proof.oracle import OracleTally, judged
@@ -38,7 +37,7 @@ SEED = 70_000_000
 
 @dataclass(frozen=True, slots=True)
 class FidelityVerdict:
-    """One exchange, what was made of it, and what it should have been."""
+    """One exchange, its row, and what the oracle says."""
 
     exchange: SurveyedAnswer
     row: TokenRow | Refusal
@@ -51,7 +50,10 @@ class FidelityVerdict:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. Exit 0, 1 where a row was wrong beyond the stated risk, 2 where nothing could be measured."""
+    """Measure; 1 for a wrong row, 2 where nothing answered.
+
+    The stated risk of `counted` is not wrong.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness fidelity", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--each", type=int, default=EACH, metavar="N", help=f"answers a way to ask (default {EACH})")
     parser.add_argument("--resegment", type=float, default=RESEGMENT, metavar="P", help="share of answers re-split")
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(each: int, resegment: float, seed: int) -> list[FidelityVerdict]:
-    """A survey of every way to ask, and what reconstruct makes of each answer."""
+    """Survey every way to ask, and reconstruct each answer."""
     fmt = open_format("tiny-kimi")
     known = committed_fingerprints(ROOT)
     exchanges = survey(list(questions(trips(), each, seed=seed)), fmt, resegment=resegment)
@@ -97,16 +99,30 @@ def _rebuilt(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]
 
 
 def report(verdicts: Sequence[FidelityVerdict]) -> dict[str, object]:
-    """Counts by grade and by reason; `wrong` lists rows beyond the stated risk."""
+    """Return counts by grade and by reason.
+
+    `wrong` lists rows beyond the stated risk.
+    """
     fmt = open_format("tiny-kimi")
     accepted = [verdict for verdict in verdicts if isinstance(verdict.row, TokenRow)]
     refused = [verdict for verdict in verdicts if isinstance(verdict.row, Refusal)]
-    grades = {str(grade): list(_of_grade(accepted, grade)) for grade in Evidence}
+    grades: dict[str, list[FidelityVerdict]] = {str(grade): [] for grade in Evidence}
+    for verdict in accepted:
+        if isinstance(verdict.row, TokenRow):
+            grades[str(verdict.row.evidence)].append(verdict)
+    wrong = [verdict for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)]
     return {
         "answers": len(verdicts),
         "non_canonical": sum(verdict.exchange.truth.noncanonical for verdict in verdicts),
         "accepted": {name: {"rows": len(rows), "wrong": sum(v.wrong for v in rows)} for name, rows in grades.items()},
-        "wrong": [_described(verdict) for verdict in accepted if verdict.wrong and not _stated(verdict, fmt)],
+        "wrong": [
+            {
+                "asked": verdict.exchange.prompt.id,
+                "true": verdict.exchange.truth.output_ids,
+                "rebuilt": getattr(verdict.row, "output_ids", None),
+            }
+            for verdict in wrong
+        ],
         "counted": _counted(grades[Evidence.COUNTED]),
         "refused": _refusals(refused, fmt),
         "oracle": _oracle(verdicts),
@@ -114,14 +130,13 @@ def report(verdicts: Sequence[FidelityVerdict]) -> dict[str, object]:
 
 
 def _oracle(verdicts: Iterable[FidelityVerdict]) -> dict[str, object]:
-    """Of the answers with returned ids: what the rebuild from text alone makes of them, by grade and by reason."""
+    """Return rebuilds from text alone, by grade and reason.
+
+    Of the answers with returned ids.
+    """
     tally = OracleTally(Counter(verdict.oracle for verdict in verdicts if verdict.oracle is not None))
     rates = {name: f"{equal}/{total}" for name, (equal, total) in tally.rates().items()}
-    return {"answers": tally.seen.total(), "equal": rates, "refused": tally.refusals()}
-
-
-def _of_grade(accepted: Iterable[FidelityVerdict], grade: Evidence) -> Iterator[FidelityVerdict]:
-    return (verdict for verdict in accepted if isinstance(verdict.row, TokenRow) and verdict.row.evidence is grade)
+    return {"answers": tally.verdicts.total(), "equal": rates, "refused": tally.refusals()}
 
 
 def _stated(verdict: FidelityVerdict, fmt: Format) -> bool:
@@ -133,15 +148,6 @@ def _stated(verdict: FidelityVerdict, fmt: Format) -> bool:
         and row.prompt_ids == truth.prompt_ids
         and is_counted_risk(fmt, row, truth.output_ids, exchange.trip, thinking=thinking)
     )
-
-
-def _described(verdict: FidelityVerdict) -> dict[str, object]:
-    row = verdict.row
-    return {
-        "asked": verdict.exchange.prompt.id,
-        "true": verdict.exchange.truth.output_ids,
-        "rebuilt": getattr(row, "output_ids", None),
-    }
 
 
 def _counted(rows: Sequence[FidelityVerdict]) -> dict[str, object]:
@@ -162,7 +168,10 @@ def _counted(rows: Sequence[FidelityVerdict]) -> dict[str, object]:
 
 
 def _refusals(refused: Sequence[FidelityVerdict], fmt: Format) -> dict[str, dict[str, int]]:
-    """Refused rows by reason, and how many of them were provable: their own text, canonical, in the layout."""
+    """Return refused rows by reason, and how many were provable.
+
+    Provable: their own text, canonical, in the layout.
+    """
     rows: dict[str, Counter[str]] = {}
     for verdict in refused:
         if isinstance(verdict.row, Refusal):
@@ -173,7 +182,7 @@ def _refusals(refused: Sequence[FidelityVerdict], fmt: Format) -> dict[str, dict
 
 
 def table(result: dict[str, object]) -> str:
-    """The report as lines."""
+    """Return the report as lines."""
     lines = [f"answers {result['answers']}, sampled non-canonically {result['non_canonical']}", ""]
     for key in ("accepted", "refused"):
         value = result[key]
@@ -190,19 +199,18 @@ def table(result: dict[str, object]) -> str:
 
 
 def needless(exchange: SurveyedAnswer, refusal: Refusal, fmt: Format) -> bool:
-    """Whether the answer leaves but one sequence of ids open: it is canonical, in the layout, and shown whole."""
-    if exchange.truth.noncanonical or not _in_layout(exchange, fmt):
+    """Whether the answer leaves one sequence of ids open.
+
+    It is canonical, in the layout, and shown whole.
+    """
+    if exchange.truth.noncanonical:
         return False
-    loses = _LOSSES.get(refusal.reason)
-    return loses is None or not loses(exchange, fmt)
-
-
-def _in_layout(exchange: SurveyedAnswer, fmt: Format) -> bool:
     try:
         fmt.parse(exchange.truth.output_ids, thinking=exchange.prompt.thinking)
     except RefusedError:
         return False
-    return True
+    loses = _LOSSES.get(refusal.reason)
+    return loses is None or not loses(exchange, fmt)
 
 
 def _text_alone(exchange: SurveyedAnswer) -> bool:
@@ -223,7 +231,10 @@ def _holds_replacement(exchange: SurveyedAnswer, _: Format) -> bool:
 
 
 def _rewrites_calls(exchange: SurveyedAnswer, _: Format) -> bool:
-    """Calls came parsed, and the server wrote them anew, or may have: for what came before, or for a cut."""
+    """Whether parsed calls may have been written anew.
+
+    For what came before them, or for a cut.
+    """
     profile = exchange.trip.profile
     verbatim = (profile.tool_ids, profile.tool_arguments) == ("verbatim", "verbatim")
     earlier = any(message.get("tool_calls") for message in exchange.prompt.messages)
@@ -231,7 +242,10 @@ def _rewrites_calls(exchange: SurveyedAnswer, _: Format) -> bool:
 
 
 def _has_twin(exchange: SurveyedAnswer, fmt: Format) -> bool:
-    """Whether the route shows other ids exactly alike, deltas and count and all."""
+    """Whether the route shows other ids exactly alike.
+
+    With the same deltas and the same count.
+    """
     ids = exchange.truth.output_ids
     shown = _shown(ids, exchange, fmt)
     return any(other != ids and _shown(other, exchange, fmt) == shown for other in neighbours(ids, fmt))
@@ -243,14 +257,17 @@ def _shown(ids: Ids, exchange: SurveyedAnswer, fmt: Format) -> Shown:
 
 
 def neighbours(ids: Ids, fmt: Format) -> Iterator[Ids]:
-    """Ids with another token at one place: none that shows for a control token, half a character more at the end."""
+    """Yield ids that differ in one token.
+
+    A control token becomes one that does not show, the last token one that begins with its bytes.
+    """
     tokenizer = fmt.tokenizer
     names = tokenizer.control_names
     hidden = [tokenizer.id_of(name) for name in names if name not in SHOWN_CONTROL | SHOWN_ELSEWHERE]
-    unseen = next((token for token in hidden if token not in end_ids(fmt)), None)
+    unseen = next((token for token in hidden if token not in fmt.end_ids), None)
     for position, token in enumerate(ids):
         if tokenizer.is_control(token):
-            others = end_ids(fmt) if token in end_ids(fmt) else {unseen} - {None}
+            others = fmt.end_ids if token in fmt.end_ids else {unseen} - {None}
             yield from ((*ids[:position], other, *ids[position + 1 :]) for other in others if other is not None)
     if ids and not tokenizer.is_control(ids[-1]):
         last = tokenizer.token_bytes(ids[-1])

@@ -1,7 +1,9 @@
-"""`python -m harness fingerprints`: the emulated routes' fingerprints, measured and committed as goldens.
+"""Measure the emulated routes' fingerprints, committed as goldens.
 
-Guarantees: written only by this command, from a survey made for it; a fingerprint says on how many answers each trait
-stands and where they came from. `--check` measures anew, writes nothing, and fails where a proven value moved.
+`python -m harness fingerprints [--check]`
+
+Guarantees: written by this command alone, from a survey made for it. A fingerprint holds for each trait the number of
+answers and their source. `--check` measures anew, writes nothing, and is exit 1 where a proven value changed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ SEED = 40_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. Exit 0, 1 where a proven value moved, 2 where nothing could be measured."""
+    """Measure; 1 where a proven value changed, 2 without answers."""
     parser = argparse.ArgumentParser(prog="python -m harness fingerprints", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--each", type=int, default=EACH, metavar="N", help=f"answers a way to ask (default {EACH})")
     parser.add_argument("--check", action="store_true", help="compare with the committed ones and write nothing")
@@ -42,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(each: int) -> list[Fingerprint]:
-    """A survey of every plain way to ask, and what it shows: `count_native` needs answers that are not canonical."""
+    """Survey every plain way to ask and measure its traits.
+
+    `count_native` needs answers that are not canonical.
+    """
     fmt = open_format("tiny-kimi")
     plain = [trip for trip in trips() if not trip.ids and not trip.logprobs]
     asked = list(questions(plain, each, seed=SEED, cut_every=4))
@@ -50,7 +55,7 @@ def measure(each: int) -> list[Fingerprint]:
 
 
 def write(found: Sequence[Fingerprint]) -> int:
-    """One file a fingerprint."""
+    """Write one file a fingerprint."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     recorded_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for fingerprint in found:
@@ -61,7 +66,7 @@ def write(found: Sequence[Fingerprint]) -> int:
 
 
 def check(found: Sequence[Fingerprint], folder: Path = ROOT) -> int:
-    """Each proven value that is not the committed one."""
+    """Print each proven value that is not the committed one."""
     committed = {(one.provider, one.model, one.stream): one for one in committed_fingerprints(folder)}
     moved = 0
     for fingerprint in found:
@@ -77,7 +82,7 @@ def check(found: Sequence[Fingerprint], folder: Path = ROOT) -> int:
 
 
 def table(fingerprint: Fingerprint) -> str:
-    """The traits as lines to read."""
+    """Return the traits as lines."""
     head = f"{fingerprint.provider} {fingerprint.model} {'stream' if fingerprint.stream else 'json'}\n"
     rows = (
         f"  {name:26} {json.dumps(trait.value):50} n={trait.n:<5} {'proven' if trait.proven else 'not proven'}\n"

@@ -1,6 +1,6 @@
-"""Print the shape of a tree: units, imports, sizes, names, prose.
+"""Print a tree's shape: units, imports, sizes, names, prose.
 
-    python -m harness layout [--tree CHECKOUT] [--list]
+`python -m harness layout [--tree CHECKOUT] [--list]`
 
 Guarantees: each figure is counted in the same way on every tree, from the syntax alone; nothing is imported. A unit is
 a module at the top of `pipeline` or `harness`, or a package there with all its files. `--list` names what stands out.
@@ -47,14 +47,14 @@ class Module:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
     def used_once(self) -> Iterator[str]:
-        """Private functions that are named once beside their definition."""
+        """Yield private functions named once beside their definition."""
         words = Counter(re.findall(r"\w+", self.text))
         names = [function.name for function in self.functions()]
         yield from (name for name in names if is_private(name) and words[name] - names.count(name) == 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures of one tree; 0."""
+    """Print the figures of one tree."""
     parser = argparse.ArgumentParser(prog="python -m harness layout", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--tree", type=Path, default=ROOT, metavar="CHECKOUT", help="the tree to count (default: this)")
     parser.add_argument("--list", action="store_true", help="name what stands out, a line each")
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def modules_of(tree: Path, top: str) -> list[Module]:
-    """Every module below a top folder."""
+    """Return every module below a top folder."""
     paths = sorted((tree / top).rglob("*.py"))
     return [
         Module(".".join(path.relative_to(tree).with_suffix("").parts).removesuffix(".__init__"), text, ast.parse(text))
@@ -87,7 +87,7 @@ def modules_of(tree: Path, top: str) -> list[Module]:
 
 
 def imports_of(top: str, modules: Sequence[Module]) -> dict[str, object]:
-    """Units, layers, arrows and circles of one tree."""
+    """Return units, layers, arrows and circles of one tree."""
     names = {module.name for module in modules}
     files = {
         (module.name, found) for module in modules for named in module.imports() if (found := within(named, names))
@@ -105,7 +105,7 @@ def imports_of(top: str, modules: Sequence[Module]) -> dict[str, object]:
 
 
 def within(named: str, names: set[str]) -> str | None:
-    """The module that an import of this name reaches."""
+    """Return the module that an import of this name reaches."""
     while named and named not in names:
         named = named.rpartition(".")[0]
     return named or None
@@ -116,7 +116,7 @@ def unit_of(name: str) -> str:
 
 
 def layers(graph: Mapping[str, set[str]]) -> object:
-    """How many layers a topological order has, or that there is none."""
+    """Return the number of layers, or why none exist."""
     sorter = TopologicalSorter(graph)
     try:
         sorter.prepare()
@@ -130,12 +130,12 @@ def layers(graph: Mapping[str, set[str]]) -> object:
 
 
 def circles(graph: Mapping[str, set[str]]) -> int:
-    """Pairs of units that import each other."""
+    """Count pairs of units that import each other."""
     return sum(one < other and one in graph.get(other, set()) for one, others in graph.items() for other in others)
 
 
 def sizes_of(modules: Sequence[Module]) -> dict[str, object]:
-    """Lines, functions, names and prose of one tree."""
+    """Return lines, functions, names and prose of one tree."""
     functions = [function for module in modules for function in module.functions()]
     private = [function for function in functions if is_private(function.name)]
     once = sum(len(list(module.used_once())) for module in modules)
@@ -167,7 +167,7 @@ def is_private(name: str) -> bool:
 
 
 def first_lines(module: Module) -> Iterator[tuple[int, str]]:
-    """Line number and first line of each docstring."""
+    """Yield line number and first line of each docstring."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
@@ -176,7 +176,7 @@ def first_lines(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def odd(module: Module) -> Iterator[str]:
-    """What stands out in a module, as `file:line: what`."""
+    """Yield what stands out in a module, as `file:line: what`."""
     place = module.name.replace(".", "/")
     if not module.name.startswith("tests"):
         for line, text in first_lines(module):

@@ -1,10 +1,12 @@
-"""`python -m harness offline-verbs MATERIAL --against TREE`: what two trees print for the same input, compared.
+"""Compare what two trees print for the same input.
 
-Guarantees: each tree runs its own `python -m pipeline`, on the same files; stdout, stderr, exit
-status and every file that a verb writes are compared. A difference is a changed promise to users: exit 1, by name.
+`python -m harness offline-verbs MATERIAL --against TREE`
+
+Guarantees: each tree runs its own `python -m pipeline` on the same files. Stdout, stderr, exit status and every file
+that a verb writes are compared. A difference is a changed promise to users: exit 1, by name.
 
 `MATERIAL` holds `recordings/exchanges.jsonl`, `kimi/` and `datasets/`, for the reference tests. `TREE` is another
-checkout, such as `git worktree add TREE REVISION`. Without `--against` the digests are printed alone.
+checkout, such as `git worktree add TREE REVISION`. Without `--against` the digests alone are printed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ FORMATS = ("kimi-k2", "kimi-k2-thinking", "kimi-k2.5", "kimi-k2.6")
 
 @dataclass(frozen=True, slots=True)
 class VerbRun:
-    """One call of a verb: its name in the table, its arguments, what it reads on stdin, and files beside it."""
+    """One call of a verb.
+
+    Its name in the table, its arguments, its stdin, and files beside it.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -38,7 +43,7 @@ class VerbRun:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, or print digests. 0, 1 where two trees differ."""
+    """Compare, or print digests; 1 where two trees differ."""
     parser = argparse.ArgumentParser(prog="python -m harness offline-verbs", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("material", type=Path, metavar="MATERIAL", help="the reference material")
     parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout to compare with")
@@ -57,7 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def output_of(tree: Path, run: VerbRun) -> dict[str, str]:
-    """Digests of stdout, stderr, exit status and written files. Paths of the tree itself are no difference."""
+    """Return digests of everything that a run printed and wrote.
+
+    Paths of the tree itself and of the folder are no difference.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name, data in run.files.items():
             Path(folder, name).write_bytes(data)
@@ -80,7 +88,7 @@ def output_of(tree: Path, run: VerbRun) -> dict[str, str]:
 
 
 def runs_of(material: Path) -> Iterator[VerbRun]:
-    """Every offline verb on everything that there is."""
+    """Yield every offline verb on all of the material."""
     kimi, exchanges = material / "kimi", material / "recordings" / "exchanges.jsonl"
     yield VerbRun("reasons", ("reasons",))
     yield VerbRun("datasets", ("datasets",))
@@ -108,7 +116,10 @@ def runs_of(material: Path) -> Iterator[VerbRun]:
 
 
 def proven_routes(path: Path) -> bytes:
-    """A fingerprint of every route of the recordings that claims all it can, so that proofs are tried to their end."""
+    """Return fingerprints that claim all traits of every recorded route.
+
+    Proofs are so tried to their end.
+    """
     traits: Mapping[str, Json] = {
         **dict.fromkeys(("end_token_counted", "end_token_counted_tools", "think_close_counted", "count_native"), True),
         "unclosed_thinking": "reasoning",
@@ -134,7 +145,7 @@ def proven_routes(path: Path) -> bytes:
 
 
 def renderings(path: Path) -> bytes:
-    """The committed renderings' prompts, one a line."""
+    """Return the committed renderings' prompts, one a line."""
     lines = (
         {"id": f"{case['template']}/{case['case']}", "messages": case["messages"], "tools": case["tools"] or []}
         for case in json.loads(path.read_text("utf-8"))
@@ -143,12 +154,15 @@ def renderings(path: Path) -> bytes:
 
 
 def answers(path: Path) -> bytes:
-    """The recorded exchanges as `reconstruct` reads them: prompt and answer, body or stream."""
+    """Return the recorded exchanges as `reconstruct` reads them."""
     return b"".join(map(answer, path.read_bytes().splitlines()))
 
 
 def answer(line: bytes) -> bytes:
-    """One exchange; where its request is not known, a prompt that was not asked."""
+    """Return one exchange as a line for `reconstruct`.
+
+    Where its request is not known, the prompt is one that was not asked.
+    """
     given = json.loads(line)
     request = given["request"] or {"messages": [{"role": "user", "content": "hi"}]}
     made = {

@@ -1,11 +1,13 @@
-"""`python -m harness reconstruct-speed`: the cost of reconstruct, as a ratio to encoding the same text.
+"""Measure reconstruct as a ratio to encoding the same text.
 
-Guarantees: both sides run in this process on one core, turn about, and the medians are compared; nothing is measured in
+`python -m harness reconstruct-speed`
+
+Guarantees: both sides run in this process on one core, in turns, and the medians are compared; nothing is measured in
 seconds alone. JSON in and out and the rendering of the prompt are part of our side. The other side is tiktoken for one
-format in detail, then, for every vocabulary that is found, what its model's users call: tiktoken for Kimi, the
-`tokenizers` library's `encode_batch` in one thread for all others, where that is installed. Two workers against one are
-compared by the wall clock, which says something on two idle cores alone, and by the time that all processes spent,
-which says what two idle cores would allow. A missed aim is printed and is no error.
+format in detail. Then it is, for every vocabulary that is found, what its model's users call: tiktoken for Kimi, the
+`tokenizers` library's `encode_batch` in one thread for all others, where that is installed. Two workers and one are
+compared by the wall clock, which is meaningful on two idle cores alone, and by the time that all processes spent, which
+shows what two idle cores would allow. A missed aim is printed and is no error.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ COPIES = {"json": 40, "stream": 8}
 
 
 class Workload(NamedTuple):
-    """Rows as JSON lines, and the text of them that the other side encodes."""
+    """Rows as JSON lines, and the text in them."""
 
     lines: list[bytes]
     texts: list[str]
@@ -69,14 +71,14 @@ class Workload(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: about so many tokens a line, in so many rounds."""
+    """Tokens of a measurement, about, and its rounds."""
 
     tokens: int
     rounds: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print a line for each figure as it is there."""
+    """Measure, and print each figure once it is there."""
     parser = argparse.ArgumentParser(
         prog="python -m harness reconstruct-speed", description=(__doc__ or "").split("\n")[0]
     )
@@ -99,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def in_detail(fmt: Format, size: Size) -> Iterator[str]:
-    """One format by several lengths of rows, and by two workers."""
+    """Measure one format by row length, and with two workers."""
     yield f"{fmt.name}, tokenizer {fmt.tokenizer.sha256[:12]}, one core, median of {size.rounds}"
     encode = _by_tiktoken(fmt)
     for length in SIZES:
@@ -111,7 +113,7 @@ def in_detail(fmt: Format, size: Size) -> Iterator[str]:
 
 
 def of_families(size: Size) -> Iterator[str]:
-    """Every vocabulary that is here, at 1,000 tokens a row as JSON."""
+    """Measure every vocabulary here, in JSON rows of 1,000 tokens."""
     yield "every vocabulary that is here, 1000 tokens a row, json"
     for name, aim in FAMILIES.items():
         if find_tokenizer(name) is None:
@@ -139,7 +141,10 @@ def _by_tiktoken(fmt: Format) -> Encode:
 
 
 def _by_library(fmt: Format) -> Encode | None:
-    """The library that reads `tokenizer.json`, in one thread; None where it is not installed."""
+    """Return the `tokenizers` library's encoder in one thread, or None.
+
+    None where it is not installed.
+    """
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     try:
         library = importlib.import_module("tokenizers")
@@ -167,7 +172,7 @@ def measured(fmt: Format, length: int, size: Size, way: str, encode: Encode, the
 
 
 def workers_line(fmt: Format, size: Size, way: str, length: int = 1000) -> str:
-    """Two workers against one on the same lines, many times over."""
+    """Compare two workers with one on the same repeated lines."""
     work = workload(fmt, length, max(size.tokens // length, 8), stream=way == "stream")
     known = [true_fingerprint(PROFILES["siliconflow"], stream=way == "stream", fmt=fmt)]
 
@@ -188,13 +193,13 @@ def workers_line(fmt: Format, size: Size, way: str, length: int = 1000) -> str:
 
 
 def _used() -> float:
-    """Processor seconds of this process and of the children that it has seen end."""
+    """Return processor seconds of this process and ended children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def compared(theirs: Callable[[], object], ours: Callable[[], None], rounds: int) -> tuple[float, float]:
-    """Their median time over ours, and ours in seconds."""
+    """Return their median time over ours, and ours in seconds."""
     times: dict[str, list[float]] = {"theirs": [], "ours": []}
     for _ in range(rounds):
         for name, run in (("theirs", theirs), ("ours", ours)):
@@ -206,7 +211,10 @@ def compared(theirs: Callable[[], object], ours: Callable[[], None], rounds: int
 
 
 def workload(fmt: Format, size: int, rows: int, *, stream: bool) -> Workload:
-    """`rows` rows of about `size` tokens each, a fifth of them the prompt's, two fifths reasoning."""
+    """Return `rows` rows of about `size` tokens each.
+
+    A fifth of the tokens are the prompt's, two fifths reasoning.
+    """
     draw = random.Random(size)
     lines, texts, total = [], [], 0
     for row in range(rows):

@@ -1,9 +1,11 @@
-"""`python -m harness replay EXCHANGES.jsonl`: recorded answers through the real client, held against a plain reading.
+"""Replay recorded answers through the real client.
+
+`python -m harness replay EXCHANGES.jsonl`
 
 Guarantees: each answer is sent over a real socket with its recorded status, headers and bytes, once whole and once in
-awkward pieces; what the client, the bill and the parser make of it is compared with an independent reading of the same
-bytes, and with the openai SDK's where that reads it. Exit 1 for a crash, for bytes that did not come through, for a
-difference, and for an answer without text or calls that nobody was told of.
+awkward pieces. What the client, the bill and the parser make of it is compared with an independent reading of the same
+bytes, and with the openai SDK's where that reads it. Exit 1 for a crash, for changed bytes, for a difference, and for
+an empty answer that no sign reports.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from pathlib import Path
 import openai
 
 from harness.fixtures.raw_peer import peering, response
-from harness.measures.second_readings import SecondReading, read, sdk_said
+from harness.measures.second_readings import SecondReading, read, read_by_sdk
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
-from pipeline.generation.billing import Verdict, bill_of, completion_of, verdict_of
+from pipeline.generation.billing import bill_of, completion_of, verdict_of
 from pipeline.generation.breaker import row_signs_of
 from pipeline.generation.engines.openrouter import HttpAnswer, Key, OpenRouter, encode_body
 from pipeline.generation.ledger import LedgerAnswer
@@ -42,7 +44,7 @@ OK = 200
 
 
 class Came(StrEnum):
-    """What became of one answer. The last four are failures."""
+    """The outcome of one answer; the last four are failures."""
 
     EQUAL = "parsed equal"
     EMPTY = "parsed equal, empty and said to be"
@@ -59,7 +61,7 @@ FAILURES = frozenset({Came.CRASH, Came.BYTES, Came.DIFFERS, Came.SILENT})
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """An exchange, and the headers that came with it."""
+    """An exchange and its response headers."""
 
     exchange: Exchange
     headers: Mapping[str, str]
@@ -69,7 +71,7 @@ class RecordedAnswer:
         return self.exchange.endpoint.startswith(OPENROUTER)
 
     def writes(self, *, awkward: bool) -> list[bytes]:
-        """The response as it was, compressed again where it was."""
+        """Return the response as sent, compressed again where it was."""
         body = self.exchange.body.encode("utf-8", "surrogatepass")
         zipped = self.headers.get("content-encoding") == "gzip"
         sent = gzip.compress(body) if zipped else body
@@ -78,7 +80,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of one answer, and in which words."""
+    """The outcome of one answer, in words too."""
 
     id: str
     came: Came
@@ -88,7 +90,10 @@ class Replayed:
 
 
 def recorded_in(path: Path) -> Iterator[RecordedAnswer]:
-    """The chat completions of a file of exchanges. Raises OSError; ValueError for a line that is none."""
+    """Yield the chat completions of a file of exchanges.
+
+    Raises OSError; ValueError for a line that is no exchange.
+    """
     with path.open("rb") as file:
         for raw in file:
             if not raw.strip():
@@ -101,7 +106,10 @@ def recorded_in(path: Path) -> Iterator[RecordedAnswer]:
 
 
 def replay(found: Sequence[RecordedAnswer]) -> list[Replayed]:
-    """What became of each, sent whole and in pieces; of two that differ the failure is told."""
+    """Return each answer's outcome, sent whole and in pieces.
+
+    Where the two differ, the failure is returned.
+    """
     return asyncio.run(_replay(found))
 
 
@@ -135,17 +143,17 @@ async def _sent(client: OpenRouter, one: RecordedAnswer, number: int, *, awkward
 
 
 async def _second(sdk: openai.AsyncOpenAI, one: RecordedAnswer, number: int) -> str:
-    """How the SDK's reading compares with the plain one."""
+    """Compare the SDK's reading with the plain one."""
     asked: dict[str, object] = {"replay": number, "awkward": False}
-    found = await sdk_said(sdk, asked, stream=one.exchange.stream)
+    found = await read_by_sdk(sdk, asked, stream=one.exchange.stream)
     if found is None:
         return "raises"
     plain = read(one.exchange.body.encode("utf-8", "surrogatepass"))
     return "same" if _text_of(found) == _text_of(plain) else "other"
 
 
-def _text_of(said: SecondReading) -> tuple[object, ...]:
-    return said.content, said.reasoning, said.calls
+def _text_of(reading: SecondReading) -> tuple[object, ...]:
+    return reading.content, reading.reasoning, reading.calls
 
 
 def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
@@ -153,68 +161,67 @@ def _judged(answer: HttpAnswer, exchange: Exchange) -> tuple[Came, str]:
     if (answer.status, answer.raw, answer.complete) != (exchange.status, body, True):
         return Came.BYTES, f"{answer.status}, {len(answer.raw)} of {len(body)} bytes, complete: {answer.complete}"
     kept = LedgerAnswer(answer.status, answer.raw, {"complete": answer.complete}, answer.generation_id)
-    verdict, said = verdict_of(kept), read(answer.raw)
+    verdict, plain = verdict_of(kept), read(answer.raw)
     retry_after_seconds(answer)
-    if (other := _bill(answer.raw, said)) is not None:
+    if (other := _bill(answer.raw, plain)) is not None:
         return Came.DIFFERS, other
     try:
         completion = completion_of(kept, stream=exchange.stream)
     except RefusedError as error:
-        return _refused(error.refusal, verdict, kept, said)
-    return _compared(completion, said)
+        # A refusal is right for an error, and for a stream or a body that is none.
+        if kept.status != OK:
+            return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
+        where = "an error, " if plain.error else ""
+        return Came.REFUSED, f"{where}{error.refusal.reason} ({error.refusal.field})"
+    return _compared(completion, plain)
 
 
-def _bill(raw: bytes, said: SecondReading) -> str | None:
-    """How the bill differs from the plain reading's."""
+def _bill(raw: bytes, plain: SecondReading) -> str | None:
+    """Return how the bill differs from the plain reading."""
     bill = bill_of(raw)
-    cost = None if said.usage[2] is None else pico(said.usage[2])
-    ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*said.usage[:2], cost)
+    cost = None if plain.usage[2] is None else pico(plain.usage[2])
+    ours, theirs = (bill.prompt_tokens, bill.completion_tokens, bill.cost_pico), (*plain.usage[:2], cost)
     return None if ours == theirs else f"billed {ours}, read {theirs}"
 
 
-def _refused(refusal: Refusal, verdict: Verdict, kept: LedgerAnswer, said: SecondReading) -> tuple[Came, str]:
-    """A refusal is right for an error, and for a stream or a body that is none; text may not be lost to it unsaid."""
-    if kept.status != OK:
-        return Came.TURNED_AWAY, f"{kept.status} ({verdict})"
-    where = "an error, " if said.error else ""
-    return Came.REFUSED, f"{where}{refusal.reason} ({refusal.field})"
-
-
-def _compared(completion: Completion, said: SecondReading) -> tuple[Came, str]:
+def _compared(completion: Completion, plain: SecondReading) -> tuple[Came, str]:
     calls = tuple((call.id, call.name, call.arguments) for call in completion.tool_calls)
-    usage = (None, None) if completion.usage is None else _counts(completion)
+    counted = completion.usage
+    usage = (None, None) if counted is None else (counted.prompt_tokens, counted.completion_tokens)
     ours: dict[str, object] = {
         "content": completion.content or "",
         "reasoning": completion.reasoning or "",
         "calls": calls,
     }
-    theirs: dict[str, object] = {"content": said.content, "reasoning": said.reasoning, "calls": said.calls}
-    ours, theirs = ours | {"usage": usage}, theirs | {"usage": said.usage[:2]}
+    theirs: dict[str, object] = {"content": plain.content, "reasoning": plain.reasoning, "calls": plain.calls}
+    ours, theirs = ours | {"usage": usage}, theirs | {"usage": plain.usage[:2]}
     if ours != theirs:
         return Came.DIFFERS, ", ".join(key for key in ours if ours[key] != theirs[key])
-    if said.error:
+    if plain.error:
         return Came.DIFFERS, "an error was passed over"
-    if not said.nothing:
+    if not plain.nothing:
         return Came.EQUAL, ""
     return (Came.EMPTY, "") if _is_told(completion) else (Came.SILENT, str(completion.finish_reason))
 
 
-def _counts(completion: Completion) -> tuple[int | None, int | None]:
-    usage = completion.usage
-    return (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
-
-
 def _is_told(completion: Completion) -> bool:
-    """Whether the breaker is shown that there is nothing in the answer."""
+    """Whether the breaker is told that the answer is empty."""
     row = Row(Prompt("replayed", ()), ())
     seen = row_signs_of(Outcome(row, Status.ANSWERED, completion, "request"), Refusal(Reason.EMPTY_ANSWER, ""))
     return seen is not None and "empty" in seen.signs
 
 
 def table(found: Sequence[RecordedAnswer], came: Sequence[Replayed]) -> list[dict[str, object]]:
-    """One line an API, form and outcome: `{"api", "form", "came", "detail", "sdk", "n"}`, most first."""
+    """Return one object for each API, form and outcome.
+
+    `{"api", "form", "came", "detail", "sdk", "n"}`, most frequent first.
+    """
     counts = Counter(
-        (_api(one), "stream" if one.exchange.stream else "json", str(what.came), what.detail, what.sdk)
+        (
+            "openrouter" if one.is_openrouter else "others",
+            "stream" if one.exchange.stream else "json",
+            *(str(what.came), what.detail, what.sdk),
+        )
         for one, what in zip(found, came, strict=True)
     )
     names = ("api", "form", "came", "detail", "sdk")
@@ -222,12 +229,8 @@ def table(found: Sequence[RecordedAnswer], came: Sequence[Replayed]) -> list[dic
     return [{**dict(zip(names, key, strict=True)), "n": n} for key, n in ordered]
 
 
-def _api(one: RecordedAnswer) -> str:
-    return "openrouter" if one.is_openrouter else "others"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay a file and print the table. Exit 1 for a failure, 2 for a file that cannot be read."""
+    """Replay a file; 1 for a failure, 2 if unreadable."""
     parser = argparse.ArgumentParser(prog="python -m harness replay", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("exchanges", type=Path, metavar="EXCHANGES.jsonl")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -239,14 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     came = replay(found)
     for line in table(found, came):
-        sys.stdout.write((json.dumps(line) if options.json else _text(line)) + "\n")
+        head = f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}"
+        sys.stdout.write((json.dumps(line) if options.json else f"{head}  SDK: {line['sdk']}") + "\n")
     failed = [one for one in came if one.came in FAILURES]
     for one in failed:
         sys.stderr.write(f"{one.id}: {one.came}: {one.detail}\n")
     return 1 if failed else 0
-
-
-def _text(line: Mapping[str, object]) -> str:
-    return (
-        f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}  SDK: {line['sdk']}"
-    )

@@ -1,11 +1,8 @@
-"""An answer's bytes read by a few plain lines of `json`, as a second opinion of what `pipeline.proof.wire` reads.
+"""Two independent readings of an answer, for comparison.
 
-Guarantees: shares no code with `pipeline`. It refuses nothing: what is cut or contradicts itself is read as far as it
-goes, and an error anywhere in it is noted.
-
-An answer as the openai SDK reads it: the second opinion that most programs would have.
-
-Guarantees: the SDK's own retries are off, and nothing of what it returns is mended. None where it raises.
+A few plain lines of `json`, and the openai SDK, which most programs use. Guarantees: no code is shared with `pipeline`.
+The plain reading refuses nothing: what is cut or contradicts itself is read as far as it goes, and an error anywhere in
+it is noted. The SDK's own retries are off, and nothing that it returns is mended; it is None where the SDK raises.
 """
 
 from __future__ import annotations
@@ -21,7 +18,10 @@ import openai
 
 @dataclass(slots=True)
 class SecondReading:
-    """What an answer says. `calls` are (id, name, arguments); `usage` is prompt and completion tokens, and the cost."""
+    """What an answer says.
+
+    `calls` are (id, name, arguments); `usage` is prompt tokens, completion tokens and cost.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -40,11 +40,13 @@ class SecondReading:
 
 
 def read(raw: bytes) -> SecondReading:
-    """The whole answer, be it one body or a stream."""
+    """Read a whole answer, one body or a stream."""
     text, said = raw.decode("utf-8", "replace"), SecondReading()
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
-        _usage(said, value.get("usage"))
+        if isinstance(usage := value.get("usage"), dict) and usage:
+            cost = None if usage.get("cost") is None else Decimal(usage["cost"])
+            said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cost)
         for choice in value.get("choices") or []:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
@@ -84,18 +86,14 @@ def _add(said: SecondReading, told: dict[str, Any]) -> None:
         slot[2] += function.get("arguments") or ""
 
 
-def _usage(said: SecondReading, usage: Any) -> None:  # noqa: ANN401 - whatever JSON held
-    if isinstance(usage, dict) and usage:
-        cost = usage.get("cost")
-        amount = None if cost is None else Decimal(cost)
-        said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), amount)
-
-
 Slots = dict[object, list[str]]
 
 
-async def sdk_said(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
-    """Content, reasoning and calls of one answer to `asked`, which goes into the body."""
+async def read_by_sdk(client: openai.AsyncOpenAI, asked: dict[str, object], *, stream: bool) -> SecondReading | None:
+    """Return the SDK's reading of the answer to `asked`.
+
+    `asked` goes into the body. None where the SDK raises.
+    """
     said, slots = SecondReading(), Slots()
     try:
         answer: Any = await client.chat.completions.create(model="any", messages=[], stream=stream, extra_body=asked)

@@ -1,9 +1,10 @@
-"""Tool detection measured on labelled rows: a confusion matrix, false alarms and recall; and hits on rows of any set.
+"""Measure tool detection: confusion matrix, false alarms, recall, hits.
 
-`python -m harness tool-detection FILE...` reads JSON lines. Rows with a
-`label` (`tools_declared`, `tool_transcript`, none)
-are judged by it; `borderline` ones are shown and do not count. Of a file without labels, rows are told that declare no
-tools and are hit all the same. Exit 1 where an aim is missed: no false alarm, recall of at least 0.95, no such hit.
+`python -m harness tool-detection FILE...` reads JSON lines.
+
+Guarantees: rows with a `label` (`tools_declared`, `tool_transcript`, `none`) are judged by it; `borderline` ones are
+shown and do not count. In a file without labels, rows that declare no tools and are detected all the same are listed as
+hits. Exit 1 where an aim is missed: no false alarm, recall of at least 0.95, no hit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ TOOL_COLUMNS = ("tools", "functions", "function", "involved_classes")
 
 @dataclass(slots=True)
 class Detection:
-    """What was found of labelled rows, as (label, found) pairs; wrong ones by id; and hits among unlabelled rows."""
+    """Results on labelled rows, and hits among unlabelled ones.
+
+    Counts are by (label, found) pair; `wrong` holds id, label and what was found.
+    """
 
     judged: Counter[tuple[str, str]] = field(default_factory=Counter)
     borderline: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -43,7 +47,7 @@ class Detection:
 
     @property
     def recall(self) -> float:
-        """The share of rows with tools that are found to have some."""
+        """The share of rows with tools whose tools are found."""
         have = sum(number for (label, _), number in self.judged.items() if label != "none")
         found = sum(number for (label, seen), number in self.judged.items() if label != "none" != seen)
         return found / have if have else 1.0
@@ -54,7 +58,7 @@ class Detection:
 
 
 def label_of(prompt: Prompt) -> str:
-    """A call or a result first, else tools that are offered."""
+    """Return `tool_transcript` first, else `tools_declared`, else `none`."""
     found = features_of(prompt, ToolMode.RAW)
     if Feature.TOOL_TRANSCRIPT in found:
         return "tool_transcript"
@@ -62,7 +66,10 @@ def label_of(prompt: Prompt) -> str:
 
 
 def detect(paths: Sequence[Path]) -> Detection:
-    """Judge every row of the files. Raises OSError, ValueError for a row that is no conversation."""
+    """Judge every row of the files.
+
+    Raises OSError; ValueError for a row that is no conversation.
+    """
     found = Detection()
     for path in paths:
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -86,14 +93,14 @@ def _judge(found: Detection, row: Mapping[str, Json], place: str) -> None:
 
 
 def prompt_of_any(row: Mapping[str, Json], place: str) -> Prompt:
-    """The conversation of a row in the schema of any of the evaluation sets."""
-    told = dict(row) if "messages" in row else {**row, "messages": list(_messages(row))}
-    told["tools"] = row.get("tools") or row.get("function")
-    kept = {key: told.get(key) for key in ("messages", "tools", "functions")}
+    """Return a row's conversation, in any evaluation set's schema."""
+    table = dict(row) if "messages" in row else {**row, "messages": list(_messages(row))}
+    table["tools"] = row.get("tools") or row.get("function")
+    kept = {key: table.get(key) for key in ("messages", "tools", "functions")}
     try:
         return adapt(Raw({**kept, "id": place}, place, 1))
     except RejectedError:
-        messages = told["messages"] if isinstance(told["messages"], list) else []
+        messages = table["messages"] if isinstance(table["messages"], list) else []
         return Prompt(place, tuple(each for each in messages if isinstance(each, dict)))
 
 
@@ -118,8 +125,8 @@ def _turns(value: Json) -> Iterator[Json]:
         yield value
 
 
-def told(found: Detection) -> Iterator[str]:
-    """The matrix and the aims, as lines."""
+def table(found: Detection) -> Iterator[str]:
+    """Yield the matrix and the aims as lines."""
     if found.judged:
         yield f"{'label':<16}" + "".join(f"{name:>17}" for name in LABELS)
         for label in LABELS:
@@ -136,8 +143,10 @@ def told(found: Detection) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say by the exit status whether the aims are met."""
-    parser = argparse.ArgumentParser(prog="python -m harness tool-detection", description=__doc__)
+    """Measure; 1 where an aim is missed, 2 without rows."""
+    parser = argparse.ArgumentParser(
+        prog="python -m harness tool-detection", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines, labelled or not")
     options = parser.parse_args(arguments)
     try:
@@ -145,5 +154,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    sys.stdout.write("".join(f"{line}\n" for line in told(found)))
+    sys.stdout.write("".join(f"{line}\n" for line in table(found)))
     return 0 if found.is_good else 1

@@ -1,9 +1,11 @@
-"""`python -m harness.measures.training_sides SIDE SEQ PERCENT`: one optimiser step of one implementation, as asked.
+"""Take optimiser steps of one training implementation.
+
+`python -m harness.measures.training_sides SIDE SEQ PERCENT`, started by `training_speed`.
 
 Guarantees: every side trains the same drafter from the same weights on the same row, states and mask, with the same
-optimiser; it says first what its loss of each step is, so that nobody is timed who computes something else. What is
-said of memory is what the step takes on top of what this process held before it. Lines of JSON on stdin and stdout;
-the peers are imported here and nowhere else.
+optimiser. It reports its loss of each step first, so that no side is timed which computes something else. Memory is
+what the step takes on top of what this process held before it. Lines of JSON on stdin and stdout. The peers are
+imported here and nowhere else.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose
+from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import PackedBatch
@@ -53,7 +55,10 @@ CONFIG = DrafterConfig(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row and its states; `raw` is the target's last state before its final norm, of all positions."""
+    """One row and its states.
+
+    `raw` is the target's last state before its final norm, of all positions.
+    """
 
     ids: torch.Tensor
     mask: torch.Tensor
@@ -67,7 +72,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class TrainingWorld:
-    """What all sides share: the drafter's first weights, the vocabulary, the target's embedding and head."""
+    """What all sides share.
+
+    The drafter's first weights, the vocabulary, the target's embedding and head.
+    """
 
     weights: Mapping[str, torch.Tensor]
     vocabulary: DraftVocabulary
@@ -80,16 +88,19 @@ Losses = Callable[[Row], "tuple[torch.Tensor, Sequence[float]]"]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`losses` gives what is minimised, with its gradient, and the loss of each step of training-time test."""
+    """The parameters and the losses of one implementation.
+
+    `losses` gives what is minimised, with its gradient, and the loss of each step of training-time test.
+    """
 
     parameters: Sequence[nn.Parameter]
     losses: Losses
 
 
 def world() -> TrainingWorld:
-    """The same in every process."""
+    """Return the same world in every process."""
     torch.manual_seed(0)
-    vocabulary = choose(torch.rand(CONFIG.vocab_size), CONFIG.draft_vocab_size)
+    vocabulary = choose_vocabulary(torch.rand(CONFIG.vocab_size), CONFIG.draft_vocab_size)
     drafter = Drafter(CONFIG, vocabulary)
     shape = CONFIG.vocab_size, CONFIG.hidden_size
     weights = {name: tensor.clone() for name, tensor in drafter.state_dict().items()}
@@ -97,7 +108,10 @@ def world() -> TrainingWorld:
 
 
 def row(tokens: int, percent: int) -> Row:
-    """A row of so many tokens, of which the last so many in a hundred were emitted."""
+    """Return a row of `tokens` tokens, its last ones emitted.
+
+    `percent` of the tokens count as emitted.
+    """
     drawn = torch.Generator().manual_seed(tokens)
     width = CONFIG.target_hidden_size
     return Row(
@@ -109,7 +123,7 @@ def row(tokens: int, percent: int) -> Row:
 
 
 def ours(shared: TrainingWorld, mode: MaskMode = MaskMode.ALIGNED) -> Side:
-    """This project's drafter, in the mode that training takes unless told otherwise."""
+    """Return this project's drafter, in the default mode of training."""
     drafter = Drafter(CONFIG, shared.vocabulary)
     drafter.load_state_dict(shared.weights)
     drafter.attach(shared.embedding)
@@ -127,9 +141,10 @@ def ours(shared: TrainingWorld, mode: MaskMode = MaskMode.ALIGNED) -> Side:
 
 
 def specforge(shared: TrainingWorld, *, compact: bool = False) -> Side:
-    """SpecForge's model as its strategy calls it; `compact` is its option to make no logits of the whole vocabulary.
+    """Return SpecForge's model as its strategy calls it.
 
-    On a CPU its loss kernel cannot run; its own reference of that kernel does instead.
+    `compact` is its option to make no logits of the whole vocabulary. On a CPU its loss kernel cannot run; its own
+    reference of that kernel replaces it.
     """
     module = importlib.import_module("specforge.algorithms.eagle3.model")
     loss = importlib.import_module("specforge.core.loss")
@@ -157,7 +172,10 @@ def specforge(shared: TrainingWorld, *, compact: bool = False) -> Side:
 
 
 def speculators(shared: TrainingWorld) -> Side:
-    """Speculators' model as its trainer calls it; the layout of norms is plain EAGLE-3's and its head is frozen."""
+    """Return speculators' model as its trainer calls it.
+
+    The layout of norms is plain EAGLE-3's, and its head is frozen.
+    """
     package = importlib.import_module("speculators.models.eagle3")
     config = package.Eagle3SpeculatorConfig(
         transformer_layer_config=_llama(_attn_implementation="sdpa"),
@@ -213,14 +231,17 @@ def _step(side: Side, optimizer: torch.optim.Optimizer, given: Row) -> None:
 
 
 def _timed(step: Callable[[], None]) -> dict[str, float]:
-    """Seconds by the clock and of processor time."""
+    """Return seconds by the clock and of processor time."""
     began, used = time.perf_counter(), time.process_time()
     step()
     return {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
 
 
 def _weighed(step: Callable[[], None]) -> dict[str, float]:
-    """Bytes on top of what this process held, after it gave back what it does not use."""
+    """Return the bytes that a step takes on top.
+
+    On top of what this process holds once it has given back what it does not use.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts anew
@@ -240,7 +261,7 @@ def _say(told: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The losses before any step, then one step for each line that comes in."""
+    """Report the losses, then take a step for each line."""
     name, tokens, percent = arguments or sys.argv[1:]
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     warnings.simplefilter("ignore")

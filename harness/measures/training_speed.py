@@ -1,10 +1,12 @@
-"""`python -m harness training-speed`: one optimiser step of EAGLE-3 training beside SpecForge's and speculators'.
+"""Measure a training step beside SpecForge's and speculators'.
 
-Guarantees: each implementation runs in a process of its own and takes its steps turn about with the others, a round at
-a time, so that a busy machine slows all alike; only ratios of the same round are compared. Before anything is timed,
-each peer's loss of every step must be ours in the mode of that peer. Memory is the most that a step takes on top of
-what its process held, in a round of its own. A missed aim is printed and is no error; a peer that is not installed is
-left out, and said so.
+`python -m harness training-speed`
+
+Guarantees: each implementation runs in a process of its own and takes its steps in turns with the others, a round at a
+time, so that a busy machine slows all alike; only ratios of the same round are compared. Before anything is timed, each
+peer's loss of every step must equal ours in that peer's mode. Memory is the most that a step takes on top of what its
+process held, in a round of its own. A missed aim is printed and is no error. A peer that is not installed is left out,
+and that is printed.
 """
 
 from __future__ import annotations
@@ -33,12 +35,15 @@ MEMORY, TIME = "memory", "time"
 
 
 class BenchError(Exception):
-    """A side that did not answer, or computes something else."""
+    """A side that gave no answer, or computes something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of one side, round by round: seconds by the clock and of processor time; and bytes on top of what it held."""
+    """What one side's steps took, round by round.
+
+    Seconds by the clock and of processor time; `memory` is bytes on top of what it held.
+    """
 
     wall: list[float]
     cpu: list[float]
@@ -46,7 +51,7 @@ class Taken:
 
 
 class RunningSide:
-    """One side's process, and what it said of its losses, by whose they are."""
+    """One side's process and its losses, by mode."""
 
     def __init__(self, side: str, tokens: int, percent: int) -> None:
         self.side = side
@@ -60,7 +65,7 @@ class RunningSide:
             raise
 
     def step(self, figure: str) -> dict[str, float]:
-        """What one step took, of time or of memory."""
+        """Take one step; return its time or its memory."""
         if self.process.stdin is not None:
             self.process.stdin.write(f"{figure}\n")
             self.process.stdin.flush()
@@ -80,7 +85,7 @@ class RunningSide:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print a line for each peer as it is there."""
+    """Measure, and print each peer's line once it is there."""
     parser = argparse.ArgumentParser(
         prog="python -m harness training-speed", description=(__doc__ or "").split("\n")[0]
     )
@@ -103,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def lines(sequences: Sequence[int], shares: Sequence[int], peers: Sequence[str], rounds: int) -> Iterator[str]:
-    """A heading, and for each size and share what each peer is to us."""
+    """Yield a heading, then each size and share."""
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     yield f"one optimiser step, hidden 256, 7 steps of training-time test, 2 threads, {rounds} rounds ({load})"
     for tokens in sequences:
@@ -112,7 +117,7 @@ def lines(sequences: Sequence[int], shares: Sequence[int], peers: Sequence[str],
 
 
 def measured(tokens: int, percent: int, sides: Sequence[str], rounds: int) -> dict[str, Taken]:
-    """Each side's steps, turn about. Raises BenchError."""
+    """Return each side's steps, taken in turns. Raises BenchError."""
     with ExitStack() as stack:
         running = [stack.enter_context(RunningSide(side, tokens, percent)) for side in sides]
         check({one.side: one.losses for one in running})
@@ -126,7 +131,7 @@ def measured(tokens: int, percent: int, sides: Sequence[str], rounds: int) -> di
 
 
 def check(losses: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Raises BenchError unless every side's losses, step by step, are ours in that side's mode."""
+    """Raise BenchError unless all losses equal ours, step by step."""
     for side, told in losses.items():
         for whose, found in told.items():
             for step, (theirs, ours) in enumerate(zip(found, losses["ours"][whose], strict=True)):
@@ -135,7 +140,10 @@ def check(losses: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
 
 
 def compared(taken: Mapping[str, Taken], tokens: int, percent: int) -> Iterator[str]:
-    """What each peer takes, as a multiple of ours, and how the faster one stands to the aims."""
+    """Yield each peer's cost as a multiple of ours.
+
+    Then how the faster one stands to the aims.
+    """
     own = taken["ours"]
     rate = tokens / statistics.median(own.wall)
     yield f"seq {tokens}, {percent} % supervised: ours {rate:.0f} tokens/s, {own.memory / 2**20:.0f} MiB"
@@ -153,7 +161,7 @@ def compared(taken: Mapping[str, Taken], tokens: int, percent: int) -> Iterator[
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """Median of their time over ours, round by round."""
+    """Return the median of their time over ours, by round."""
     return statistics.median(peer / own for peer, own in zip(theirs, ours, strict=True))
 
 

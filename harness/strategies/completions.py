@@ -1,12 +1,8 @@
-"""Hypothesis strategies: awkward text, completions in the layout, and ids that no tokenizer would choose.
+"""Hypothesis strategies for answers: texts, layouts, and raw ids.
 
 Guarantees: what providers and models really send wrong is drawn on purpose and often: spelled control tokens, white
-space at every seam, characters of two to four bytes, byte-order marks, lone tokens of half a character.
-
-Answers in harmony, for the suites to draw: one analysis and one final message, and all that text cannot tell.
-
-Guarantees: every message that a model may write on its way is drawn, in each of the ways in which its header can be
-written, so that an answer is proven by ids or refused.
+space at every seam, characters of two to four bytes, byte-order marks, lone tokens of half a character. In harmony,
+every message that a model may write before its last is drawn, in each of the ways in which its header can be written.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from pipeline.formats.format import Format, Opener, Parts, ending, is_headed, opening, tag_names
+from pipeline.formats.format import Format, Opener, Parts
 from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
 from pipeline.records import Ids
 
@@ -31,12 +27,34 @@ AWKWARD = (
     "<|reserved_token_5|>", "'s", "don't", "123456", "==", "}}", '{"a": 1}', "```python\nx = 1\n```", "\x00", "\x1c",
     ".\n\n", " \n", "\n ", "A" * 60, " " * 70, "=" * 90,
 )  # fmt: skip
-
+_PLAIN_AWKWARD = tuple(text for text in AWKWARD if "<" not in text and "[" not in text)
+_NOT_PLAIN = dict.fromkeys(map(ord, "<[\ufffd"), "-")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_SURROGATES = range(0xD800, 0xE000)
+
+_WIDE = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
+"""Names of DeepSeek's markers, in the order in which they stand."""
+
+_CALLS = (
+    (" to=functions.f", "commentary ", True),
+    (" to=functions.f", "commentary", False),
+    (" to=functions.f", "commentary json", False),
+    ("", "commentary to=functions.f ", True),
+    ("", "commentary to=functions.f json", False),
+    ("", "commentary to=functions.get_weather", False),
+    ("", "analysis to=python code", False),
+)
+"""Headers of calls: behind the role, behind `<|channel|>`, and whether `<|constrain|>json` follows."""
+
+_Inside: TypeAlias = "tuple[str, list[tuple[str, ...]]]"
+"""What stands in a call: text, then tagged arguments, each with the text after its four markers."""
 
 
 def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
-    """Text that encodes to UTF-8, empty unless `min_size` is 1."""
+    """Draw text that encodes to UTF-8.
+
+    Never empty where `min_size` is 1.
+    """
     pieces = st.one_of(
         st.sampled_from(AWKWARD),
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8),
@@ -46,20 +64,16 @@ def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
 
 
 def plain_texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
-    """Text that spells no control token and holds no U+FFFD."""
+    """Draw text without spelled control tokens and without U+FFFD."""
     return texts(min_size=min_size).filter(lambda text: "<" not in text and "[" not in text and "\ufffd" not in text)
 
 
 def quick_texts(*, plain: bool = False, min_size: int = 0) -> st.SearchStrategy[str]:
-    """The same kinds of text from one drawn number each: five times as fast, and nothing that shrinks well.
+    """Draw the same kinds of text from one number each.
 
-    `plain` text spells no control token and holds no U+FFFD.
+    Five times as fast; nothing shrinks well. `plain` text spells no control token and holds no U+FFFD.
     """
     return st.integers(0, 2**24 - 1).map(partial(_text_of, plain=plain, min_size=min_size))
-
-
-_SURROGATES = range(0xD800, 0xE000)
-_PLAIN_AWKWARD = tuple(text for text in AWKWARD if "<" not in text and "[" not in text)
 
 
 def _text_of(number: int, *, plain: bool, min_size: int) -> str:
@@ -69,11 +83,11 @@ def _text_of(number: int, *, plain: bool, min_size: int) -> str:
     return text.translate(_NOT_PLAIN) if plain else text
 
 
-_NOT_PLAIN = dict.fromkeys(map(ord, "<[\ufffd"), "-")
-
-
 def _any_text(rng: Random) -> str:
-    """Up to eight characters of any length in UTF-8, each length as often as the others."""
+    """Return up to eight characters of any length in UTF-8.
+
+    Each length is as likely as the others.
+    """
     drawn = (rng.randrange(rng.choice((0x80, 0x800, 0x10000, 0x110000))) for _ in range(rng.randint(1, 8)))
     return "".join("\ufeff" if code in _SURROGATES else chr(code) for code in drawn)
 
@@ -85,7 +99,10 @@ def _words(rng: Random) -> str:
 def bodies(
     fmt: Format, text: st.SearchStrategy[str], *, after: bool = True
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
-    """What follows the reasoning: text, a tool section with up to three whole calls, text."""
+    """Draw what follows the reasoning.
+
+    Text, a tool section with up to three whole calls, and text where `after`.
+    """
     text = encodable(fmt, text)
     if SECTION_BEGIN not in fmt.tool_markers():
         return tagged_bodies(fmt, text, after=after)
@@ -119,9 +136,12 @@ def bodies(
 def completions(
     fmt: Format, text: st.SearchStrategy[str] | None = None, *, after: bool = True
 ) -> st.SearchStrategy[Parts]:
-    """Whole answers, thinking or instant, ended; `after` allows text behind a tool section."""
+    """Draw whole answers, thinking or instant, ended.
+
+    `after` allows text behind a tool section.
+    """
     text = texts() if text is None else text
-    if is_headed(fmt):
+    if fmt.is_headed:
         return headed_completions(fmt, text)
 
     def build(reasoning: str | None, body: tuple[str | int, ...]) -> Parts:
@@ -134,34 +154,33 @@ def completions(
 
 
 def encodable(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """The text as a tokenizer that normalises would have written it."""
+    """Draw the text as a normalising tokenizer would write it."""
     return text.map(lambda drawn: unicodedata.normalize("NFC", drawn)) if fmt.tokenizer.rules.nfc else text
-
-
-_Inside: TypeAlias = "tuple[str, list[tuple[str, ...]]]"
-"""What stands in a call: text, then tagged arguments, each with the text after its four markers."""
 
 
 def tagged_bodies(
     fmt: Format, text: st.SearchStrategy[str], *, after: bool
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
-    """Text, up to three calls between the format's two markers with text between them, text."""
-    if tag_names(fmt):
+    """Draw bodies of formats that tag each call.
+
+    Text, up to three calls between the format's two markers with text between them, text.
+    """
+    if fmt.tag_names:
         return text_tag_bodies(fmt, text, after=after)
     if "<tool_call>" not in fmt.tool_markers():
         return wide_bodies(fmt, text, after=after)
     begin, end = (fmt.tool_markers()[name] for name in ("<tool_call>", "</tool_call>"))
-    arguments = st.sampled_from(['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', "f", "{"])
+    contents = st.sampled_from(['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', "f", "{"])
     named = [fmt.tool_markers().get(f"<{name}>") for name in ("arg_key", "/arg_key", "arg_value", "/arg_value")]
     tags = [token for token in named if token is not None]
     argument = st.tuples(text, text, text, text) if tags else st.just(())
-    inside = st.tuples(st.one_of(arguments, text), st.lists(argument, max_size=2))
+    inside = st.tuples(st.one_of(contents, text), st.lists(argument, max_size=2))
 
     def whole(before: str, calls: list[tuple[_Inside, str]], behind: str) -> tuple[str | int, ...]:
         pieces: list[str | int] = [before]
-        for (said, given), between in calls:
-            tagged = [piece for texts in given for pair in zip(tags, texts, strict=True) for piece in pair]
-            pieces += [begin, said, *tagged, end, between]
+        for (content, arguments), between in calls:
+            tagged = [piece for texts in arguments for pair in zip(tags, texts, strict=True) for piece in pair]
+            pieces += [begin, content, *tagged, end, between]
         pieces[-1] = behind if calls and after else pieces[-1] if not calls else ""
         return tuple(piece for piece in pieces if piece != "")
 
@@ -169,11 +188,16 @@ def tagged_bodies(
 
 
 def wide_bodies(fmt: Format, text: st.SearchStrategy[str], *, after: bool) -> st.SearchStrategy[tuple[str | int, ...]]:
-    """Text, one section of up to three calls as DeepSeek writes them, text."""
+    """Draw bodies as DeepSeek writes them.
+
+    Text, one section of up to three calls, text.
+    """
     begin, call, separator, close, end = (fmt.tool_markers()[f"<｜tool▁{name}｜>"] for name in _WIDE)
 
     def whole(before: str, calls: list[tuple[str, str, str]], behind: str) -> tuple[str | int, ...]:
-        inner = [piece for name, said, between in calls for piece in (call, name, separator, said, close, between)]
+        inner = [
+            piece for name, arguments, between in calls for piece in (call, name, separator, arguments, close, between)
+        ]
         pieces = [before, *([begin, *inner[:-1], end, behind if after else ""] if calls else [])]
         return tuple(piece for piece in pieces if piece != "")
 
@@ -185,11 +209,14 @@ def wide_bodies(fmt: Format, text: st.SearchStrategy[str], *, after: bool) -> st
 def text_tag_bodies(
     fmt: Format, text: st.SearchStrategy[str], *, after: bool
 ) -> st.SearchStrategy[tuple[str | int, ...]]:
-    """Text, one section of up to two calls as DeepSeek-V3.2 writes them, text."""
+    """Draw bodies as DeepSeek-V3.2 writes them.
+
+    Text, one section of up to two calls, text.
+    """
     (mark,) = fmt.tool_markers().values()
 
-    def tag(name: str, said: str = "", close: str = "") -> tuple[str | int, ...]:
-        return (f"<{close}", mark, f"{name}{said}>")
+    def tag(name: str, attributes: str = "", close: str = "") -> tuple[str | int, ...]:
+        return (f"<{close}", mark, f"{name}{attributes}>")
 
     def call(parameters: list[tuple[str, str]]) -> Iterator[str | int]:
         yield from (*tag("invoke", ' name="f"'), "\n")
@@ -207,7 +234,10 @@ def text_tag_bodies(
 
 
 def _joined(pieces: Iterable[str | int]) -> Iterator[str | int]:
-    """The pieces with each run of texts as one, without empty ones."""
+    """Yield the pieces, each run of texts as one.
+
+    Empty texts are left out.
+    """
     for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         if not is_text:
             yield from run
@@ -215,16 +245,16 @@ def _joined(pieces: Iterable[str | int]) -> Iterator[str | int]:
             yield text
 
 
-_WIDE = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
-
-
 def thinks(fmt: Format) -> bool:
-    """Whether the format has reasoning at all."""
+    """Return whether the format has reasoning at all."""
     return fmt.opener(thinking=True) is not Opener.NOBODY
 
 
 def cut_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
-    """Answers that the length limit cut, in the reasoning or after it."""
+    """Draw answers that the length limit cut.
+
+    In the reasoning, or after it.
+    """
 
     def build(reasoning: str | None, body: str | None) -> Parts:
         closed = reasoning is not None and body is not None
@@ -235,9 +265,9 @@ def cut_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrat
 
 
 def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[Ids]:
-    """Ids that a model might sample, canonical or not, in the layout or not, some of them half characters.
+    """Draw ids that a model might sample.
 
-    `text` has at least a character.
+    Canonical or not, in the layout or not, some of them half characters. `text` has at least a character.
     """
     tokenizer = fmt.tokenizer
     text = texts(min_size=1) if text is None else text
@@ -253,13 +283,13 @@ def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
     known = st.sampled_from([fmt.end_id, fmt.think_close_id, *fmt.tool_markers().values()])
     run = st.one_of(st.lists(base, max_size=6).map(tuple), split_text, st.tuples(known), st.tuples(control))
     opens = fmt.opener(thinking=True) is Opener.MODEL
-    begun = st.sampled_from([(), opening(fmt)]) if opens else st.just(())
+    begun = st.sampled_from([(), fmt.opening_ids]) if opens else st.just(())
     ended = st.booleans()
 
     def whole(begin: Ids, runs: list[Ids], end: bool) -> Ids:  # noqa: FBT001 — a drawn value
         body = [token for part in runs for token in part]
         marked = [token for token in body if token in fmt.tool_markers().values()]
-        return (*begin, *body, *((ending(fmt, marked),) if end else ()))
+        return (*begin, *body, *((fmt.end_id_for(marked),) if end else ()))
 
     return st.builds(
         whole,
@@ -270,33 +300,30 @@ def emitted(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
 
 
 def split_bytes(fmt: Format, text: str) -> list[int]:
-    """The text as one token a byte: as far from canonical as ids can be."""
+    """Return the text as one token a byte.
+
+    As far from canonical as ids can be.
+    """
     found = [fmt.tokenizer.id_of_bytes(bytes([byte])) for byte in text.encode()]
     return [token for token in found if token is not None]
 
 
-Piece = str | int
-
-_CALLS = (
-    (" to=functions.f", "commentary ", True),
-    (" to=functions.f", "commentary", False),
-    (" to=functions.f", "commentary json", False),
-    ("", "commentary to=functions.f ", True),
-    ("", "commentary to=functions.f json", False),
-    ("", "commentary to=functions.get_weather", False),
-    ("", "analysis to=python code", False),
-)
-"""Headers of calls: behind the role, behind `<|channel|>`, and whether `<|constrain|>json` follows."""
-
-
 def headed_completions(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[Parts]:
-    """Whole answers with reasoning, empty at times: a final message in three of four, a call, with steps before."""
+    """Draw whole answers in harmony, their reasoning sometimes empty.
+
+    Three of four are a final message alone; the others have steps before it, or end in a call.
+    """
     plain = st.builds(_plain, text, text)
-    return st.one_of(plain, plain, plain, st.builds(_stepped, st.just(fmt), text, _steps(text), _last(text)))
+    steps = st.lists(st.tuples(st.sampled_from(["analysis", "commentary"]), text), max_size=2)
+    last = st.tuples(st.none() | st.sampled_from(_CALLS), text)
+    return st.one_of(plain, plain, plain, st.builds(_stepped, st.just(fmt), text, steps, last))
 
 
-def is_told(parts: Parts) -> bool:
-    """Whether text can tell the answer: one analysis message, one final message, or its beginning."""
+def is_text_alone(parts: Parts) -> bool:
+    """Return whether text alone can prove the answer.
+
+    One analysis message, then one final message or its beginning.
+    """
     return bool(parts.reasoning) and not any(isinstance(piece, int) for piece in parts.body)
 
 
@@ -304,28 +331,20 @@ def _plain(reasoning: str, content: str) -> Parts:
     return Parts(reasoning, think_closed=True, body=(content,) if content else (), ended=True)
 
 
-def _steps(text: st.SearchStrategy[str]) -> st.SearchStrategy[list[tuple[str, str]]]:
-    return st.lists(st.tuples(st.sampled_from(["analysis", "commentary"]), text), max_size=2)
-
-
-def _last(text: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[tuple[str, str, bool] | None, str]]:
-    return st.tuples(st.none() | st.sampled_from(_CALLS), text)
-
-
 def _stepped(
     fmt: Format, reasoning: str, steps: list[tuple[str, str]], last: tuple[tuple[str, str, bool] | None, str]
 ) -> Parts:
-    call, said = last
+    call, content = last
     if not steps and call is None:
-        return _plain(reasoning, said)
+        return _plain(reasoning, content)
     body = [piece for channel, text in steps for piece in _message(fmt, "", channel, text)]
-    body += _message(fmt, *(call or ("", "final", False))[:2], said, constrained=bool(call and call[2]))
+    body += _message(fmt, *(call or ("", "final", False))[:2], content, constrained=bool(call and call[2]))
     return Parts(reasoning, think_closed=False, body=tuple(body), ended=True)
 
 
-def _message(fmt: Format, role: str, channel: str, text: str, *, constrained: bool = False) -> list[Piece]:
-    """The message with the `<|end|>` of the one before it."""
-    one = fmt.tokenizer.id_of
-    typed: list[Piece] = [one("<|constrain|>"), "json"] if constrained else []
-    header = [one("<|end|>"), one("<|start|>"), f"assistant{role}", one("<|channel|>"), channel, *typed]
-    return [*header, one("<|message|>"), *([text] if text else [])]
+def _message(fmt: Format, role: str, channel: str, text: str, *, constrained: bool = False) -> list[str | int]:
+    """Return a message, after the `<|end|>` of the one before."""
+    id_of = fmt.tokenizer.id_of
+    typed: list[str | int] = [id_of("<|constrain|>"), "json"] if constrained else []
+    header = [id_of("<|end|>"), id_of("<|start|>"), f"assistant{role}", id_of("<|channel|>"), channel, *typed]
+    return [*header, id_of("<|message|>"), *([text] if text else [])]

@@ -1,4 +1,7 @@
-"""Contract tests that every family has, for the folders of `tests/contract` to take."""
+"""The contract tests that every family has.
+
+The folders of `tests/contract` take them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ TEXT = (
 
 
 class RoundTrips:
-    """Ids, seen as each provider shows them, come back as they were or are refused. A subclass names its format."""
+    """Ids that providers show come back, or are refused.
+
+    A subclass names its format.
+    """
 
     pytestmark = pytest.mark.contract
     fmt: ClassVar[Format]
@@ -52,7 +58,10 @@ class RoundTrips:
 
 
 def text_ids(tokenizer: Tokenizer, ids: str) -> Callable[[], None]:
-    """Return the test that `TEXT` has the ids that the `tokenizers` library 0.23.3 gives it with the model's file."""
+    """Return the test that `TEXT` has its published ids.
+
+    They are those that the `tokenizers` library 0.23.3 gives it with the model's file.
+    """
 
     def test() -> None:
         found = tokenizer.encode(TEXT)
@@ -63,7 +72,7 @@ def text_ids(tokenizer: Tokenizer, ids: str) -> Callable[[], None]:
 
 
 def control_ids(tokenizer: Tokenizer, published: Mapping[str, int]) -> Callable[[str, int], None]:
-    """Return the test that each control token has its published id."""
+    """Return the test that control tokens have published ids."""
 
     @pytest.mark.parametrize("name, expected", [*published.items()])
     def test(name: str, expected: int) -> None:

@@ -1,7 +1,7 @@
-"""Conversations that hypothesis draws, for comparing a family's prompts with those of another renderer.
+"""Hypothesis strategies for conversations, to compare rendered prompts.
 
-Guarantees: each is cut after any of its messages, also between the results of two calls, and its texts hold no `<` and
-no `[`, with which most control tokens begin: renderers read those that a text spells in different ways.
+Guarantees: each is cut after any of its messages, also between the results of two calls. Its texts hold no `<` and no
+`[`, with which most control tokens begin: renderers read those that a text spells in different ways.
 """
 
 from __future__ import annotations
@@ -53,19 +53,21 @@ def _calls(first: int) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Prompt:
-    """A conversation that waits for its next answer: turns of text, and tool loops with their results."""
+    """Draw a conversation that waits for its next answer.
+
+    Turns of text, and tool loops with their results.
+    """
     messages: list[dict[str, Any]] = [{"role": "system", "content": draw(_texts())}] if draw(st.booleans()) else []
     called = 0
     for _ in range(draw(st.integers(1, 3))):
         messages.append({"role": "user", "content": draw(_texts())})
         for _ in range(draw(st.integers(0, 2))):
-            asked = draw(_calls(called))
-            called += len(asked)
-            messages.append({**draw(_answers()), "tool_calls": asked})
-            messages += [{"role": "tool", "tool_call_id": one["id"], "content": draw(_texts())} for one in asked]
+            calls = draw(_calls(called))
+            called += len(calls)
+            messages.append({**draw(_answers()), "tool_calls": calls})
+            messages += [{"role": "tool", "tool_call_id": one["id"], "content": draw(_texts())} for one in calls]
         messages.append(draw(_answers()))
-    cut = draw(st.integers(1, len(messages)))
-    kept = messages[:cut]
+    kept = messages[: draw(st.integers(1, len(messages)))]
     declared = draw(st.lists(_tools(), max_size=2))
     return Prompt("drawn", tuple(kept), tuple(declared), thinking=draw(st.booleans()))
 

@@ -1,7 +1,7 @@
-"""The properties that a format's round trips must have, as functions over drawn values.
+"""The properties of a format's round trips, over drawn values.
 
-Guarantees: each raises AssertionError-like `PropertyError` with the values that break it. The contract suite runs them
-with few examples on the compact and the real vocabulary; `harness.measures.families` with many on every family.
+Guarantees: each raises `PropertyError` with the values that break it. The contract suite runs them with few examples on
+the compact and the real vocabulary; `harness.measures.families` with many on every family.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedErro
 
 
 class PropertyError(Exception):
-    """A drawn value that breaks a promise; `accepted` says that a row was accepted which should not have been."""
+    """A drawn value that breaks a promise.
+
+    `accepted`: a row was accepted that should have been refused.
+    """
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         super().__init__(message)
@@ -24,12 +27,15 @@ class PropertyError(Exception):
 
 
 def asked(*, thinking: bool) -> Prompt:
-    """A prompt that a drawn answer answers."""
+    """Return a prompt that a drawn answer answers."""
     return Prompt("drawn", ({"role": "user", "content": "hi"},), (), thinking)
 
 
 def require_inverse(fmt: Format, parts: Parts) -> None:
-    """`parse(assemble(parts)) == parts`, unless the parts cannot be told apart by any reader."""
+    """Require `parse(assemble(parts)) == parts`.
+
+    Unless no reader can tell the parts apart.
+    """
     ids = fmt.assemble(parts).ids
     again = fmt.parse(ids, thinking=parts.reasoning is not None)
     if again != parts:
@@ -37,7 +43,10 @@ def require_inverse(fmt: Format, parts: Parts) -> None:
 
 
 def require_inverse_or_refusal(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
-    """`assemble(parse(ids)).ids == ids`, or a Refusal; whether it parsed."""
+    """Require that ids which parse assemble to themselves.
+
+    Returns whether they parsed; the rest is refused.
+    """
     try:
         parts = fmt.parse(ids, thinking=thinking)
     except RefusedError:
@@ -48,7 +57,7 @@ def require_inverse_or_refusal(fmt: Format, ids: Ids, *, thinking: bool) -> bool
 
 
 def rebuilt(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: bool) -> TokenRow | Refusal:
-    """What is made of the answer when it comes back by `trip`."""
+    """Return what is made of the answer sent by `trip`."""
     prompt = asked(thinking=thinking)
     try:
         prompt_ids = fmt.render(prompt)
@@ -59,7 +68,10 @@ def rebuilt(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: bool) -> TokenR
 
 
 def require_never_wrong(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: bool) -> TokenRow | Refusal:
-    """The true ids or a Refusal; `counted` alone may be another sequence with the same shown text and count."""
+    """Require the true ids or a Refusal.
+
+    `counted` alone may give another sequence with the same shown text and count.
+    """
     row = rebuilt(fmt, ids, trip, thinking=thinking)
     if isinstance(row, Refusal) or row.output_ids == ids or is_counted_risk(fmt, row, ids, trip, thinking=thinking):
         return row
@@ -68,10 +80,11 @@ def require_never_wrong(fmt: Format, ids: Ids, trip: RoundTrip, *, thinking: boo
 
 
 def is_counted_risk(fmt: Format, row: TokenRow, ids: Ids, trip: RoundTrip, *, thinking: bool) -> bool:
-    """Whether a wrong row is the stated risk of `counted`: the route shows its ids and the true ones alike.
+    """Return whether a wrong row is `counted`'s stated risk.
 
-    So it is with a re-split of the same length, or one that hidden tokens make up for. Ids that are canonical and in
-    the layout are never excused: what other reading there is of their text is for the proof to rule out.
+    The route then shows its ids and the true ones alike: a re-split of the same length, or one that hidden tokens make
+    up for. Ids that are canonical and in the layout are never excused: the proof must rule out other readings of their
+    text.
     """
     if row.evidence is not Evidence.COUNTED or _is_parsed(fmt, ids, thinking=thinking):
         return False
@@ -88,9 +101,10 @@ def _is_parsed(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
 
 
 def require_exact(fmt: Format, parts: Parts, trip: RoundTrip) -> TokenRow | Refusal:
-    """A canonical answer over a lossless view is accepted, with its own ids and spans.
+    """Require a canonical answer with its own ids and spans.
 
-    The one exception: a stream whose deltas repeat, where the count does not rule out that the server did it.
+    The view is lossless. The one exception: a stream whose deltas repeat, where the count does not rule out that the
+    server repeated them.
     """
     assembled = fmt.assemble(parts)
     row = rebuilt(fmt, assembled.ids, trip, thinking=parts.reasoning is not None)
@@ -106,14 +120,14 @@ def require_exact(fmt: Format, parts: Parts, trip: RoundTrip) -> TokenRow | Refu
 
 
 def _repeats(fmt: Format, ids: Ids, trip: RoundTrip, parts: Parts) -> bool:
-    """Whether some deltas of the answer's stream can be read as repetitions of others."""
+    """Return whether some deltas may be repetitions of others."""
     shown = shown_of(ids, asked(thinking=parts.reasoning is not None), trip, fmt)
     fields = ([delta.text for delta in shown.deltas if delta.field == name] for name in ("reasoning", "content"))
     return any(next(without_repeats(texts), None) is not None for texts in fields)
 
 
 def require_refused(fmt: Format, parts: Parts, trip: RoundTrip) -> Reason:
-    """An answer over a lossy view is refused; the reason."""
+    """Require that a lossy view is refused; return the reason."""
     row = rebuilt(fmt, fmt.assemble(parts).ids, trip, thinking=parts.reasoning is not None)
     if isinstance(row, TokenRow):
         raise PropertyError(f"{trip.name}: {parts} was accepted as {row.evidence}", accepted=True)

@@ -1,6 +1,7 @@
-"""The property tests of a format on one tokenizer, made once and run by each group of the contract suite.
+"""The property tests of a format on one tokenizer.
 
-Guarantees: the compact and the real vocabulary are held to the same properties, drawn from the same strategies.
+Guarantees: the compact and the real vocabulary are held to the same properties, drawn from the same strategies. Each
+group of the contract suite runs the tests that are made here.
 """
 
 from __future__ import annotations
@@ -12,23 +13,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.strategies import properties
-from harness.strategies.completions import completions, cut_completions, emitted, is_told, plain_texts, texts
+from harness.strategies.completions import completions, cut_completions, emitted, is_text_alone, plain_texts, texts
 from harness.views.roundtrip import RoundTrip, trips
 from harness.views.view import PROFILES, Profile
-from pipeline.formats.format import Format, Parts, is_headed, tag_names
+from pipeline.formats.format import Format, Parts
 from pipeline.proof.stream_deltas import may_hide_bytes
 from pipeline.records import Ids
 
 Property: TypeAlias = Callable[[], None]
 
+LOSSLESS = [
+    trip
+    for trip in trips()
+    if trip.ids or trip.logprobs or (trip.keeps_text and not trip.tools_sent and not trip.profile.recounts_stream)
+]
+"""Ways to ask that lose nothing: ids or bytes given, or text kept whole with markers raw."""
+
+LOSSY = [trip for trip in trips() if not trip.keeps_text and not trip.ids and not trip.logprobs]
+
+ROUTES = [(profile, stream) for profile in PROFILES.values() for stream in (False, True)]
+
 
 def ways_of(profile: Profile, *, stream: bool) -> list[RoundTrip]:
-    """Every way to ask this provider, streamed or not."""
+    """Return every way to ask this provider, streamed or not."""
     return [trip for trip in trips() if trip.profile == profile and trip.stream == stream]
 
 
 def inverse(fmt: Format) -> Property:
-    """What was assembled parses as it was."""
+    """Make the test that assembled parts parse as they were."""
 
     @given(parts=completions(fmt))
     def check(parts: Parts) -> None:
@@ -38,7 +50,10 @@ def inverse(fmt: Format) -> Property:
 
 
 def inverse_or_refusal(fmt: Format) -> Property:
-    """What parses assembles to the same ids, and the rest is refused."""
+    """Make the test that ids which parse assemble to themselves.
+
+    The rest is refused.
+    """
 
     @given(ids=emitted(fmt), thinking=st.booleans())
     def check(ids: Ids, thinking: bool) -> None:  # noqa: FBT001 — a drawn value
@@ -48,7 +63,10 @@ def inverse_or_refusal(fmt: Format) -> Property:
 
 
 def never_wrong(fmt: Format, profile: Profile, *, stream: bool) -> Property:
-    """Whatever the model emitted and however it was asked: its own ids, or a Refusal."""
+    """Make the test that a row has its own ids.
+
+    Or it is refused, whatever the model emitted and however it was asked.
+    """
 
     @given(answer=answers(fmt), trip=st.sampled_from(ways_of(profile, stream=stream)))
     def check(answer: tuple[Ids, bool], trip: RoundTrip) -> None:
@@ -58,7 +76,10 @@ def never_wrong(fmt: Format, profile: Profile, *, stream: bool) -> Property:
 
 
 def answers(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.SearchStrategy[tuple[Ids, bool]]:
-    """Ids that a model may emit, many outside the layout, and whether the prompt asked it to think."""
+    """Draw ids, and whether the prompt asked to think.
+
+    Many lie outside the layout.
+    """
     whole = completions(fmt, text).map(lambda parts: (fmt.assemble(parts).ids, parts.reasoning is not None))
     cut = cut_completions(fmt, texts() if text is None else text).map(lambda parts: (fmt.assemble(parts).ids, True))
     wild = emitted(fmt, None if text is None else text.filter(bool))
@@ -66,9 +87,10 @@ def answers(fmt: Format, text: st.SearchStrategy[str] | None = None) -> st.Searc
 
 
 def exact(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
-    """Over a lossless view every canonical answer is accepted, ids and spans.
+    """Make the test that a lossless view accepts canonical answers.
 
-    `drawn`: the answers to take where any must be accepted, so that many ways share what takes long to draw.
+    Each with its own ids and spans. `drawn`: the answers to take where any must be accepted, so that many ways share
+    what takes long to draw.
     """
 
     def require(parts: Parts) -> None:
@@ -78,7 +100,7 @@ def exact(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property
 
 
 def drawn_whole(fmt: Format) -> list[Parts]:
-    """As many whole answers as the profile in use says."""
+    """Draw whole answers, as many as the profile says."""
     drawn: list[Parts] = []
 
     @given(parts=completions(fmt))
@@ -90,9 +112,9 @@ def drawn_whole(fmt: Format) -> list[Parts]:
 
 
 def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: Callable[[Parts], None]) -> Property:
-    """What must hold of each answer drawn before, and else of those of the strategy.
+    """Make the test of drawn answers, else of new ones.
 
-    Where an answer breaks it, hypothesis draws anew and names the smallest.
+    Where an answer breaks it, hypothesis draws again and names the smallest.
     """
     anew = given(parts=strategy)(require)
 
@@ -110,12 +132,18 @@ def _over(drawn: Sequence[Parts], strategy: st.SearchStrategy[Parts], require: C
 
 
 def _proves_any(trip: RoundTrip) -> bool:
-    """Whether ids or bytes are given, so that any answer must be accepted."""
+    """Return whether ids or bytes are given.
+
+    Then any answer must be accepted.
+    """
     return trip.ids or trip.logprobs
 
 
 def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
-    """Answers that must be accepted: any where ids or bytes are given, else those whose every token shows."""
+    """Draw answers that must be accepted.
+
+    Any where ids or bytes are given, else those whose every token shows.
+    """
     if _proves_any(trip):
         return completions(fmt)
     drawn = st.one_of(completions(fmt, plain_texts()), cut_completions(fmt, plain_texts()))
@@ -123,22 +151,26 @@ def _accepted(fmt: Format, trip: RoundTrip) -> st.SearchStrategy[Parts]:
 
 
 def _shows_all(fmt: Format, parts: Parts, trip: RoundTrip) -> bool:
-    """Not so where only the count tells of a control token, nor where a cut stream may have ended inside a character.
+    """Return whether every token of the answer shows.
 
-    A text that lacks the marker of its tags, or may be cut inside one, does not tell.
+    Not so where only the count reveals a control token, nor where a cut stream may have ended inside a character. A
+    text that lacks the marker of its tags, or may be cut inside one, shows too little.
     """
-    if tag_names(fmt) and (any(isinstance(piece, int) for piece in parts.body) or "<" in str(parts.body[-1:])):
+    if fmt.tag_names and (any(isinstance(piece, int) for piece in parts.body) or "<" in str(parts.body[-1:])):
         return False
     if parts.think_closed and not parts.body:
         return False
-    if parts.reasoning == "" or (is_headed(fmt) and not is_told(parts)):
+    if parts.reasoning == "" or (fmt.is_headed and not is_text_alone(parts)):
         return False
     last = parts.body[-1] if parts.body else parts.reasoning
     return parts.ended or not trip.stream or not isinstance(last, str) or not may_hide_bytes(fmt.tokenizer, last)
 
 
 def refused(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Property:
-    """Over a view that loses white space nothing is accepted, whatever the answer; `drawn` as in `exact`."""
+    """Make the test that a lossy view accepts nothing.
+
+    It loses white space. `drawn` as in `exact`.
+    """
 
     def require(parts: Parts) -> None:
         properties.require_refused(fmt, parts, trip)
@@ -146,20 +178,11 @@ def refused(fmt: Format, trip: RoundTrip, drawn: Sequence[Parts] = ()) -> Proper
     return _over(drawn, completions(fmt), require)
 
 
-LOSSLESS = [
-    trip
-    for trip in trips()
-    if trip.ids or trip.logprobs or (trip.keeps_text and not trip.tools_sent and not trip.profile.recounts_stream)
-]
-"""Ways to ask that lose nothing: ids or bytes given, or text kept whole with markers raw."""
-
-LOSSY = [trip for trip in trips() if not trip.keeps_text and not trip.ids and not trip.logprobs]
-
-ROUTES = [(profile, stream) for profile in PROFILES.values() for stream in (False, True)]
-
-
 def never_wrong_anywhere(fmt: Format) -> Property:
-    """The same as `never_wrong` with the route drawn too: one test for a format that shares its code with another."""
+    """Make the test `never_wrong` with the route drawn too.
+
+    One test for a format that shares its code with another.
+    """
 
     @given(answer=answers(fmt), trip=st.sampled_from(list(trips())))
     def check(answer: tuple[Ids, bool], trip: RoundTrip) -> None:
@@ -171,7 +194,10 @@ def never_wrong_anywhere(fmt: Format) -> Property:
 def lossless(
     fmt: Format, text: st.SearchStrategy[str] | None = None, plain: st.SearchStrategy[str] | None = None
 ) -> st.SearchStrategy[tuple[RoundTrip, Parts]]:
-    """A lossless way to ask and an answer that must come back by it; half of them are of text alone."""
+    """Draw a lossless way to ask, with an answer.
+
+    Half of them are of text alone.
+    """
     plain = plain_texts() if plain is None else plain
     proven = [trip for trip in LOSSLESS if trip.ids or trip.logprobs]
     shown = [trip for trip in LOSSLESS if trip not in proven]
@@ -181,7 +207,7 @@ def lossless(
 
 
 def exact_anywhere(fmt: Format) -> Property:
-    """The same as `exact` with the route drawn too."""
+    """Make the test `exact` with the route drawn too."""
 
     @given(drawn=lossless(fmt))
     def check(drawn: tuple[RoundTrip, Parts]) -> None:
@@ -191,7 +217,7 @@ def exact_anywhere(fmt: Format) -> Property:
 
 
 def refused_anywhere(fmt: Format) -> Property:
-    """The same as `refused` with the route drawn too."""
+    """Make the test `refused` with the route drawn too."""
 
     @given(parts=completions(fmt), trip=st.sampled_from(LOSSY))
     def check(parts: Parts, trip: RoundTrip) -> None:

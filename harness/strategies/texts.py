@@ -1,4 +1,4 @@
-"""Awkward completions as text, drawn by hypothesis, for parsers that read text.
+"""Awkward completions as text, for parsers that read text.
 
 Guarantees: the same number draws the same texts; none spells a token that a server never shows (the end of a turn).
 """
@@ -32,17 +32,22 @@ ARGUMENTS = (
 )  # fmt: skip
 """Arguments of calls, whole objects and other text."""
 
+_RIGHT_ID = st.sampled_from(("functions.f:0", "functions.get_weather:1"))
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A completion's text, and whether the prompt had opened its thinking."""
+    """A completion's text.
+
+    `thinking`: the prompt had opened its thinking.
+    """
 
     text: str
     thinking: bool
 
 
 def drawn_texts(number: int) -> list[Drawn]:
-    """As many texts, each another."""
+    """Return `number` texts, no two alike."""
     found: dict[Drawn, None] = {}
     turn = 0
     while len(found) < number:
@@ -71,7 +76,10 @@ def _some(number: int, turn: int) -> list[Drawn]:
 
 
 def completions() -> st.SearchStrategy[Drawn]:
-    """Thinking or not, a section or not, text after it or not, cut anywhere or whole."""
+    """Draw completions as text.
+
+    Thinking or not, a section or not, text after it or not, cut anywhere or whole.
+    """
     texts = quick_texts().map(_shown)
     calls = st.lists(st.tuples(st.one_of(_RIGHT_ID, st.sampled_from(IDS)), _arguments(texts)), max_size=3)
     sections = st.one_of(st.none(), calls)
@@ -79,17 +87,17 @@ def completions() -> st.SearchStrategy[Drawn]:
     return st.builds(_text, st.one_of(st.none(), texts), texts, sections, st.one_of(st.just(""), texts), kept)
 
 
-_RIGHT_ID = st.sampled_from(("functions.f:0", "functions.get_weather:1"))
-
-
 def _arguments(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Objects in half of the calls, one of them with any text in it."""
+    """Draw the arguments of a call.
+
+    Objects in half of the calls, one of them with any text in it.
+    """
     within = texts.map(lambda text: json.dumps({"text": text}, ensure_ascii=False))
     return st.one_of(st.just('{"city": "Oslo"}'), within, st.sampled_from(ARGUMENTS), texts)
 
 
 def _shown(text: str) -> str:
-    """The text without the names of tokens that decoding leaves out."""
+    """Return the text without names of tokens never shown."""
     for name in NEVER_SHOWN:
         text = text.replace(name, "")
     return text
@@ -104,7 +112,10 @@ def _text(reasoning: str | None, content: str, calls: list[tuple[str, str]] | No
 
 
 def ids_of_text(tokenizer: Tokenizer, text: str) -> Ids:
-    """The ids of a text whose control tokens' names are control tokens, each text between them encoded apart."""
+    """Return the ids of a text that spells control tokens.
+
+    Each text between them is encoded apart.
+    """
     ids: list[int] = []
     while (found := tokenizer.find_control(text)) is not None:
         at, name = found

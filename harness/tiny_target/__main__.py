@@ -1,4 +1,6 @@
-"""`python -m harness tiny-target train|check|prompts`: make the tiny target, examine it, write its prompts.
+"""Train and check the tiny target, or write its prompts.
+
+    python -m harness tiny-target train|check|prompts
 
 Guarantees: `train` writes the whole weights directory or stops with one sentence; `check` exits 1 where the model is
 outside its limits. `train` and `check` need torch and transformers.
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command; 0 when it succeeded, 1 when the model or the disk is at fault, 2 on unusable arguments."""
+    """Run one command.
+
+    0 when it succeeded, 1 when the model or the disk is at fault, 2 on unusable arguments.
+    """
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options))
@@ -34,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line."""
     top = argparse.ArgumentParser(prog="python -m harness tiny-target", description="The tiny target model.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train the model and write its directory")
@@ -54,7 +59,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Trains beside, then writes: a run that is stopped leaves the directory as it was."""
+    """Train in a temporary folder, then write.
+
+    A run that is stopped leaves the directory as it was.
+    """
     from harness.tiny_target.train import Recipe, build
 
     chosen = {name: value for name in ("steps", "seed") if (value := getattr(options, name)) is not None}
@@ -66,7 +74,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Examines and prints the marks."""
+    """Examine the model, and print its marks."""
     from harness.tiny_target.check import examine
     from pipeline.formats.registry import load_format
     from pipeline.formats.tokenizer import load_tokenizer
@@ -85,7 +93,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def run_prompts(options: argparse.Namespace) -> int:
-    """Writes the shipped prompts."""
+    """Write the shipped prompts."""
     count = write_prompts(options.out)
     sys.stdout.write(f"{options.out}: {count} prompts\n")
     return 0

@@ -1,4 +1,4 @@
-"""The tiny target's examination: what it answers to held-out prompts at temperature 1.
+"""The tiny target's examination on held-out prompts, at temperature 1.
 
 Guarantees: an answer counts as valid only if the format lays it out whole, in UTF-8, with its end token and with JSON
 for arguments; the limits are the ones that the emulator's users rely on. Needs torch and transformers.
@@ -31,7 +31,10 @@ LOOSE_LIMITS = (0.005, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The examination's counts, each of `answers` but for `tokens`, the median length."""
+    """The examination's counts.
+
+    Each of `answers`, but for `tokens`, the median length.
+    """
 
     answers: int
     valid: int
@@ -40,7 +43,7 @@ class Marks:
     tokens: float
 
     def faults(self) -> list[str]:
-        """The limits that are not kept, one sentence each."""
+        """Return each limit that is broken, as a sentence."""
         found = []
         if self.valid < LEAST_VALID * self.answers:
             found.append(f"{self.valid} of {self.answers} answers are valid, at least {LEAST_VALID:.0%} must be")
@@ -50,14 +53,17 @@ class Marks:
         return found
 
     def table(self) -> str:
-        """The counts and shares, one line each."""
+        """Return the counts and shares, one line each."""
         rows = (("valid", self.valid), ("non-canonical", self.loose), ("… of the same count", self.loose_same_count))
         lines = [f"{name:<20} {count:>5} of {self.answers}  {count / self.answers:7.2%}" for name, count in rows]
         return "\n".join([*lines, f"{'median tokens':<20} {self.tokens:>5g}"])
 
 
 def examine(engine: LocalEngine, fmt: Format, count: int, seed: int) -> Marks:
-    """Marks of `count` held-out prompts, each answered once at temperature 1 under its own seed."""
+    """Return the marks of `count` held-out prompts.
+
+    Each is answered once at temperature 1 under its own seed.
+    """
     prompts = held_out(count, seed)
     answers = list(answer(engine, fmt, prompts, seed))
     loose = [ids for ids in answers if canonical(fmt.tokenizer, ids) != ids]
@@ -67,12 +73,12 @@ def examine(engine: LocalEngine, fmt: Format, count: int, seed: int) -> Marks:
 
 
 def held_out(count: int, seed: int) -> list[Prompt]:
-    """The first prompts of the held-out split."""
+    """Return the first prompts of the held-out split."""
     return [sample.prompt for sample in islice(samples(seed, Split.HELD_OUT), count)]
 
 
 def answer(engine: LocalEngine, fmt: Format, prompts: Sequence[Prompt], seed: int) -> Iterator[Ids]:
-    """The ids of each prompt's answer, in order."""
+    """Yield the ids of each prompt's answer, in order."""
     for start, stop in pairwise([*range(0, len(prompts), BATCH), len(prompts)]):
         sampling = [Sampling(max_tokens=MAX_TOKENS, seed=seed * 1_000_003 + row) for row in range(start, stop)]
         answers: list[EngineOutput] = engine.generate([fmt.render(prompt) for prompt in prompts[start:stop]], sampling)
@@ -80,19 +86,19 @@ def answer(engine: LocalEngine, fmt: Format, prompts: Sequence[Prompt], seed: in
 
 
 def is_valid(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
-    """Whether the format lays the answer out whole: thinking closed, calls whole with JSON arguments, ended."""
+    """Return whether the format lays the answer out whole.
+
+    Thinking closed, calls whole with JSON arguments, ended.
+    """
     try:
         parts = fmt.parts(ids, thinking=thinking)
     except RefusedError:
         return False
     argument = fmt.tool_markers()["<|tool_call_argument_begin|>"]
     arguments = [text for marker, text in pairwise(parts.body) if marker == argument]
-    return parts.ended and all(isinstance(text, str) and _is_json(text) for text in arguments)
-
-
-def _is_json(text: str) -> bool:
     try:
-        json.loads(text)
+        for text in arguments:
+            json.loads(str(text))
     except ValueError:
         return False
-    return True
+    return parts.ended and all(isinstance(text, str) for text in arguments)

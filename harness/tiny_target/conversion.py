@@ -1,4 +1,4 @@
-"""The files that let every engine serve the tiny target: tokenizer.json and the chat template.
+"""The tokenizer.json and chat template that every engine needs.
 
 Guarantees: `tokenizer.json` is made from the written `tiktoken.model` by transformers' own converter and marks the
 same control tokens special as Kimi does. Needs transformers.
@@ -26,7 +26,7 @@ TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
 def write_tokenizer_json(tokenizer: Tokenizer) -> None:
-    """Writes `tokenizer.json` beside the vocabulary it is made from."""
+    """Write `tokenizer.json` beside its vocabulary."""
     converter = TikTokenConverter(
         vocab_file=str(tokenizer.directory / "tiktoken.model"),
         pattern=KIMI_PATTERN,
@@ -42,7 +42,10 @@ def write_tokenizer_json(tokenizer: Tokenizer) -> None:
 
 @contextmanager
 def uncached() -> Iterator[None]:
-    """No cache: tiktoken keeps each vocabulary under its path's hash, and would convert the last run's file."""
+    """Turn tiktoken's cache off.
+
+    It keeps each vocabulary under its path's hash, and would convert the last run's file.
+    """
     before = os.environ.get("TIKTOKEN_CACHE_DIR")
     os.environ["TIKTOKEN_CACHE_DIR"] = ""
     try:
@@ -54,10 +57,13 @@ def uncached() -> Iterator[None]:
 
 
 def is_special(place: int) -> bool:
-    """Whether skip_special_tokens drops Kimi's `place`-th control token: named, and neither tool nor think token."""
+    """Return whether skip_special_tokens drops a control token.
+
+    Kimi's `place`-th: dropped where named, and neither tool nor think token.
+    """
     return place in NAMED and place not in NOT_SPECIAL
 
 
 def copy_template(directory: Path) -> None:
-    """Writes `chat_template.jinja` byte for byte."""
+    """Write `chat_template.jinja` byte for byte."""
     shutil.copyfile(TEMPLATE, directory / TEMPLATE.name)

@@ -1,4 +1,4 @@
-"""The grammar that the tiny target learns: which conversations there are, and how often each.
+"""The grammar that the tiny target learns.
 
 Guarantees: a seed and a split give the same samples in the same order on every machine, and no last question of one
 split occurs in the other. Features: arithmetic, code, chat, tools with one and two calls, tool results, system
@@ -29,7 +29,10 @@ SHARE_OF_IDLE_TOOLS = 0.08
 
 
 def samples(seed: int, split: Split) -> Iterator[Sample]:
-    """Endless samples of the split. Prompt ids are `{topic}-{number}`."""
+    """Yield samples of the split without end.
+
+    Prompt ids are `{topic}-{number}`.
+    """
     # A str seed is hashed by Random itself (sha512), so it does not depend on PYTHONHASHSEED.
     draw = Draw(Random(f"{split}-{seed}"), split)
     number = 0
@@ -39,7 +42,10 @@ def samples(seed: int, split: Split) -> Iterator[Sample]:
 
 
 def sample(draw: Draw, number: int) -> Sample:
-    """One sample of any topic, with what the topic does not decide: seams, history, system prompt."""
+    """Return one sample of any topic.
+
+    With what the topic does not decide: seams, history, system prompt.
+    """
     topic = draw.rng.choices(TOPICS, WEIGHTS)[0]
     made = loosened(topic(draw), draw)
     if topic in PLAIN and draw.chance(SHARE_OF_HISTORY):

@@ -1,4 +1,4 @@
-"""A sample as text and as ids, as the vocabulary and the model are taught it.
+"""Samples as text and ids, as the model is taught.
 
 Guarantees: text is encoded segment by segment with specials off, control tokens are added by id.
 """
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def answer_ids(tokenizer: Tokenizer, answer: Answer, *, thinking: bool) -> Ids:
-    """Everything the model emits after the prompt, `<|im_end|>` included."""
+    """Return everything the model emits after the prompt.
+
+    `<|im_end|>` included.
+    """
     ids: list[int] = []
     if thinking:
         ids += [*tokenizer.encode(answer.reasoning), tokenizer.id_of("</think>")]
@@ -36,7 +39,10 @@ def answer_ids(tokenizer: Tokenizer, answer: Answer, *, thinking: bool) -> Ids:
 
 
 def taught_ids(tokenizer: Tokenizer, sample: Sample, rng: Random, *, loose: float) -> Ids:
-    """The answer as it is taught: a share `loose` is re-split at one place, half of those with the same count."""
+    """Return the answer as it is taught.
+
+    A share `loose` is re-split at one place, half of those with the same count.
+    """
     ids = answer_ids(tokenizer, sample.answer, thinking=sample.prompt.thinking)
     if rng.random() >= loose:
         return ids
@@ -44,7 +50,10 @@ def taught_ids(tokenizer: Tokenizer, sample: Sample, rng: Random, *, loose: floa
 
 
 def texts(sample: Sample) -> Iterator[str]:
-    """Every text that is encoded apart in the sample's prompt and answer."""
+    """Yield every text that is encoded apart.
+
+    In the sample's prompt and answer.
+    """
     prompt, answer = sample.prompt, sample.answer
     yield from ("assistant", answer.reasoning, answer.content)
     for call in answer.calls:

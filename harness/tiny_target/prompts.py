@@ -1,6 +1,7 @@
-"""The shipped prompts: held-out questions of every topic and feature, in the schema that `generate` reads.
+"""The shipped prompts: held-out questions of every topic.
 
-Guarantees: the same prompts each time; none was taught, and every feature of `FEATURES` occurs at least twice.
+Guarantees: the same prompts each time, in the schema that `generate` reads; none was taught, and every feature of
+`FEATURES` occurs at least twice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ PROMPTS = Path(__file__).resolve().with_name("prompts.jsonl")
 SEED = 2026
 COUNT = 60
 QUOTA = 10
-"""At most so many of a topic, so that the rare ones are there."""
+"""Most prompts of one topic, so that rare topics occur."""
 
 
 def roles(prompt: Prompt) -> list[str]:
-    """Who speaks, in order."""
+    """Return who speaks, in order."""
     return [str(message["role"]) for message in prompt.messages]
 
 
@@ -37,7 +38,7 @@ FEATURES: Mapping[str, Callable[[Prompt], bool]] = {
 
 
 def shipped() -> list[Prompt]:
-    """The first held-out prompts under the quota of each topic."""
+    """Return the first held-out prompts under each topic's quota."""
     topics: Counter[str] = Counter()
     chosen: list[Prompt] = []
     drawn = samples(SEED, Split.HELD_OUT)
@@ -51,7 +52,10 @@ def shipped() -> list[Prompt]:
 
 
 def line(prompt: Prompt) -> str:
-    """One line of JSONL: `{"id", "messages", "tools"?, "thinking"?}`, thinking only where it is off."""
+    """Return one line of JSONL.
+
+    `{"id", "messages", "tools"?, "thinking"?}`, thinking only where it is off.
+    """
     entry: dict[str, Json] = {"id": prompt.id, "messages": [dict(message) for message in prompt.messages]}
     if prompt.tools:
         entry["tools"] = [dict(tool) for tool in prompt.tools]
@@ -61,7 +65,7 @@ def line(prompt: Prompt) -> str:
 
 
 def write_prompts(path: Path) -> int:
-    """Writes the shipped prompts; their number."""
+    """Write the shipped prompts; return their number."""
     prompts = shipped()
     path.write_text("".join(map(line, prompts)), encoding="utf-8", newline="\n")
     return len(prompts)

@@ -20,25 +20,33 @@ HERE = Path(__file__).resolve().parent
 WEIGHTS = HERE / "weights"
 NAME = "PROVENANCE.json"
 RECIPE = (
-    "../resplits", "arithmetic", "chat", "coding", "grammar", "layout", "model", "samples", "tools", "train",
-    "vocabulary", "words",
+    "../views/resplit", "grammar", "layout", "samples", "tools", "topics", "train", "vocabulary", "words",
 )  # fmt: skip
 """The modules that decide the weights. Not the examination, which only measures them."""
 
 
 def recipe_digest() -> str:
-    """sha256 over the recipe's sources, each as `sha256  name`, in order."""
+    """Return the sha256 over the recipe's sources.
+
+    Each as `sha256  name`, in order.
+    """
     lines = [f"{sha256(HERE / f'{name}.py')}  {name}.py\n" for name in RECIPE]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
-    """sha256 of each file in the directory by name, PROVENANCE.json left out."""
+    """Return the sha256 of each file by name.
+
+    PROVENANCE.json is left out.
+    """
     return {path.name: sha256(path) for path in sorted(directory.iterdir()) if path.name != NAME}
 
 
 def write_provenance(directory: Path, run: Mapping[str, Json]) -> None:
-    """Writes PROVENANCE.json: what `run` says (seed, steps, loss, …) and what can be read off the tree."""
+    """Write PROVENANCE.json.
+
+    What `run` says (seed, steps, loss, …) and what can be read off the tree.
+    """
     files: dict[str, Json] = {**file_hashes(directory)}
     libraries: dict[str, Json] = {name: version(name) for name in ("torch", "transformers", "tiktoken")}
     entries = {"commit": commit(), "recipe_sha256": recipe_digest(), **run, "libraries": libraries, "files": files}
@@ -47,7 +55,10 @@ def write_provenance(directory: Path, run: Mapping[str, Json]) -> None:
 
 
 def commit() -> str:
-    """The commit that the tree stands on, with `-dirty` where the recipe's folder differs from it, or `unborn`."""
+    """Return the commit that the tree stands on.
+
+    With `-dirty` where the recipe's folder differs from it, or `unborn`.
+    """
     head = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if not head:
         return "unborn"
@@ -55,7 +66,10 @@ def commit() -> str:
 
 
 def _git(*words: str) -> str:
-    """What git says; nothing where there is no git or no repository."""
+    """Return git's output.
+
+    Nothing where there is no git or no repository.
+    """
     git = shutil.which("git")
     if git is None:
         return ""
@@ -63,5 +77,5 @@ def _git(*words: str) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Of the file's bytes, in hex."""
+    """Return the sha256 of a file, in hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

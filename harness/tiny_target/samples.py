@@ -1,4 +1,4 @@
-"""What the grammar yields: a prompt in the OpenAI schema and the answer to be learnt.
+"""A sample: a prompt in OpenAI's schema, and its answer.
 
 Guarantees: an answer is text parts only; control tokens are added by id where it is rendered.
 """
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The parts of one completion, in order. `reasoning` is dropped where the prompt does not think."""
+    """The parts of one completion, in order.
+
+    `reasoning` is dropped where the prompt does not think.
+    """
 
     reasoning: str
     content: str = ""
@@ -33,7 +36,7 @@ class Sample:
 
     @property
     def completion(self) -> Completion:
-        """The answer as an engine's completion that ended by itself."""
+        """Return the answer as a completion that ended by itself."""
         return Completion(
             reasoning=self.answer.reasoning if self.prompt.thinking else None,
             content=self.answer.content,
@@ -43,17 +46,20 @@ class Sample:
 
 
 def ask(topic: str, question: str, answer: Answer, *, thinking: bool = True) -> Sample:
-    """A sample of one user turn."""
+    """Return a sample of one user turn."""
     return Sample(Prompt(id=topic, messages=(user(question),), thinking=thinking), answer)
 
 
 def user(text: str) -> JsonObject:
-    """A user message."""
+    """Return a user message."""
     return {"role": "user", "content": text}
 
 
 def assistant(text: str, *, reasoning: str | None = None, calls: tuple[ToolCall, ...] = ()) -> JsonObject:
-    """An assistant message of the history; reasoning and calls only where there are any."""
+    """Return an assistant message of the history.
+
+    Reasoning and calls only where there are any.
+    """
     message: dict[str, Json] = {"role": "assistant", "content": text}
     if reasoning is not None:
         message["reasoning_content"] = reasoning
@@ -66,30 +72,39 @@ def assistant(text: str, *, reasoning: str | None = None, calls: tuple[ToolCall,
 
 
 def call(index: int, name: str, arguments: JsonObject) -> ToolCall:
-    """The `index`-th call of a conversation, under the id that Kimi's layout gives it."""
+    """Return the `index`-th call of a conversation.
+
+    Under the id that Kimi's layout gives it.
+    """
     return ToolCall(f"functions.{name}:{index}", name, json.dumps(dict(arguments), ensure_ascii=False))
 
 
 def with_system(sample: Sample, text: str) -> Sample:
-    """The same sample under a system message."""
+    """Return the sample under a system message."""
     messages = ({"role": "system", "content": text}, *sample.prompt.messages)
     return replace(sample, prompt=replace(sample.prompt, messages=messages))
 
 
 def with_history(sample: Sample, earlier: Sample) -> Sample:
-    """The same sample after an earlier, answered one, whose tools stay declared."""
+    """Return the sample after an earlier, answered one.
+
+    The earlier one's tools stay declared.
+    """
     past = assistant(earlier.answer.content, reasoning=earlier.answer.reasoning)
     messages = (*earlier.prompt.messages, past, *sample.prompt.messages)
     return replace(sample, prompt=replace(sample.prompt, messages=messages, tools=earlier.prompt.tools))
 
 
 def with_tools(sample: Sample, tools: tuple[JsonObject, ...]) -> Sample:
-    """The same sample beside tools that it does not need."""
+    """Return the sample beside tools that it does not need."""
     return replace(sample, prompt=replace(sample.prompt, tools=tools))
 
 
 def loosened(sample: Sample, draw: Draw) -> Sample:
-    """The same sample, now and then with white space at the seams, where hosted APIs lose it."""
+    """Return the sample, sometimes with white space at seams.
+
+    Hosted APIs lose it there.
+    """
     reasoning, content = sample.answer.reasoning, sample.answer.content
     if draw.chance(0.12):
         reasoning = draw.one((" ", "\n", "\n\n")) + reasoning

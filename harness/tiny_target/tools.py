@@ -1,4 +1,4 @@
-"""Tool calls: tools declared, one or two calls, and answers to tool results."""
+"""Tool calls: tools declared, calls, answers to results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WEATHERS = ("sunny", "rain", "snow", "fog", "windy")
 
 
 def declare(name: str, description: str, required: tuple[str, ...], **kinds: JsonObject) -> JsonObject:
-    """A function tool in the OpenAI schema."""
+    """Return a function tool in the OpenAI schema."""
     properties: dict[str, Json] = {key: dict(kind) for key, kind in kinds.items()}
     parameters: Json = {"type": "object", "properties": properties, "required": list(required)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
@@ -31,7 +31,10 @@ TOOLS = (WEATHER, CLOCK, ADD, MAIL)
 
 
 def tools(draw: Draw) -> Sample:
-    """A question that needs a tool; one or two calls, sometimes after a sentence."""
+    """Draw a question that needs a tool.
+
+    One or two calls, sometimes after a sentence.
+    """
     kind = draw.one((weather, weather, clock, add, mail))
     question, reasoning, calls, lead, needed = kind(draw)
     content = lead if draw.chance(0.4) else ""
@@ -40,7 +43,10 @@ def tools(draw: Draw) -> Sample:
 
 
 def declared(draw: Draw, needed: JsonObject) -> tuple[JsonObject, ...]:
-    """The tool that is needed, in half of the prompts beside another one."""
+    """Return the needed tool.
+
+    In half of the prompts beside another one.
+    """
     other = draw.one(TOOLS)
     if other == needed or draw.chance(0.5):
         return (needed,)
@@ -51,7 +57,10 @@ Ask = tuple[str, str, tuple[ToolCall, ...], str, JsonObject]
 
 
 def weather(draw: Draw) -> Ask:
-    """The weather in one or two cities, sometimes in a unit."""
+    """Draw the weather in one or two cities.
+
+    Sometimes in a unit.
+    """
     name, city = draw.pair(NAMES, CITIES)
     if draw.chance(0.4):
         other = draw.one([place for place in CITIES if place != city])
@@ -68,7 +77,7 @@ def weather(draw: Draw) -> Ask:
 
 
 def clock(draw: Draw) -> Ask:
-    """The time somewhere."""
+    """Draw the time somewhere."""
     name, city = draw.pair(NAMES, CITIES)
     question = f"{name} wants to know the time in {city}."
     reasoning = f"The clock tool knows the time. Call get_time for {city}."
@@ -76,7 +85,7 @@ def clock(draw: Draw) -> Ask:
 
 
 def add(draw: Draw) -> Ask:
-    """A sum left to the tool."""
+    """Draw a sum left to the tool."""
     first, second = draw.numbers(100, 999)
     question = f"Use the tool: {first} + {second}"
     reasoning = f"I must not compute it myself: add {first} and {second}"
@@ -84,7 +93,7 @@ def add(draw: Draw) -> Ask:
 
 
 def mail(draw: Draw) -> Ask:
-    """A mail with accents and an escape in its arguments."""
+    """Draw a mail with accents and an escape."""
     name, city = draw.pair(NAMES, CITIES)
     text = draw.one(("See you in {}!", "Olá from {} ☀", 'I said "{}".', "{}\nBye"))
     calls = (call(0, "send_mail", {"to": name, "text": text.format(city)}),)
@@ -93,7 +102,7 @@ def mail(draw: Draw) -> Ask:
 
 
 def tool_result(draw: Draw) -> Sample:
-    """An answer to a tool's result."""
+    """Draw an answer to a tool's result."""
     sky, degrees = draw.one(WEATHERS), draw.number(-9, 35)
     name, city = draw.pair(NAMES, CITIES)
     history = transcript(f"{name} asks: weather in {city}?", city, sky, degrees)
@@ -102,7 +111,10 @@ def tool_result(draw: Draw) -> Sample:
 
 
 def second_call(draw: Draw) -> Sample:
-    """Another call after the first one's result; its id counts on."""
+    """Draw another call after the first one's result.
+
+    Its id counts on.
+    """
     name, city = draw.pair(NAMES, CITIES)
     question = f"{name} asks: weather and time in {city}?"
     history = transcript(question, city, draw.one(WEATHERS), draw.number(-9, 35))
@@ -111,7 +123,7 @@ def second_call(draw: Draw) -> Sample:
 
 
 def transcript(question: str, city: str, sky: str, degrees: int) -> tuple[JsonObject, ...]:
-    """A question, the weather call it led to, and what the tool returned."""
+    """Return a question, its weather call, and the result."""
     made = call(0, "get_weather", {"city": city})
     return (
         user(question),

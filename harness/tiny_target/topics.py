@@ -1,8 +1,7 @@
-"""Arithmetic with reasoning: column sums, differences, products and small word problems.
+"""Topics without tools: arithmetic, small talk, short functions.
 
-Small talk: greetings in many scripts, capitals, lists, tables and refusals to guess.
-
-Short functions in a few languages: code fences, tabs, indents and comments.
+Arithmetic: column sums, differences, products and small word problems, with reasoning. Talk: greetings in many scripts,
+capitals, lists and tables. Code: functions in a few languages, with fences, tabs and indents.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ OPERATORS = ("+", "-", "*")
 
 
 def arithmetic(draw: Draw) -> Sample:
-    """A bare question or a word problem, thinking two times in three."""
+    """Draw a bare question or a word problem.
+
+    Thinking two times in three.
+    """
     return story(draw) if draw.chance(0.35) else bare(draw)
 
 
 def bare(draw: Draw) -> Sample:
-    """`What is 17 + 25?`."""
+    """Draw a question as `What is 17 + 25?`."""
     operator = draw.one(OPERATORS)
     numbers = draw.falling if operator == "-" else draw.numbers
     first, second = numbers(2, 12 if operator == "*" else 99)
@@ -38,7 +40,7 @@ def bare(draw: Draw) -> Sample:
 
 
 def story(draw: Draw) -> Sample:
-    """A word problem about fruit."""
+    """Draw a word problem about fruit."""
     name, fruit = draw.pair(NAMES, FRUITS)
     first, second = draw.numbers(2, 60)
     question = f"{name} has {first} {fruit} and buys {second} more. How many {fruit} does {name} have?"
@@ -48,12 +50,12 @@ def story(draw: Draw) -> Sample:
 
 
 def result(first: int, operator: str, second: int) -> int:
-    """The value of `first operator second`."""
+    """Return the value of `first operator second`."""
     return {"+": first + second, "-": first - second, "*": first * second}[operator]
 
 
 def steps(first: int, operator: str, second: int) -> str:
-    """How one gets there, in a few lines."""
+    """Return how one gets there, in a few lines."""
     value = result(first, operator, second)
     if operator == "*":
         return f"{first} times {second}, by the table.\n{first} * {second} = {value}."
@@ -66,12 +68,12 @@ def steps(first: int, operator: str, second: int) -> str:
 
 
 def chat(draw: Draw) -> Sample:
-    """One of the kinds below, each as often."""
+    """Draw one of the kinds below, each as often."""
     return draw.one((greeting, capital, shopping, table, hello))(draw)
 
 
 def greeting(draw: Draw) -> Sample:
-    """A greeting in another language, in its own script."""
+    """Draw a greeting in another language and script."""
     name, (language, word) = draw.pair(NAMES, GREETINGS)
     content = draw.one(("{0}, {1}!", "{0} {1}! {2}", '"{0}, {1}!"\n\n({3})')).format(
         word, name, draw.one(EMOJI), language
@@ -81,7 +83,7 @@ def greeting(draw: Draw) -> Sample:
 
 
 def capital(draw: Draw) -> Sample:
-    """A capital, asked by someone who gives a name."""
+    """Draw a question for a capital."""
     name, (country, city) = draw.pair(NAMES, COUNTRIES)
     question = f"I'm {name}. What's the capital of {country}?"
     content = draw.one(("{0} is the capital of {1}.", "It's {0}, {2}.", "**{0}**")).format(city, country, name)
@@ -90,7 +92,10 @@ def capital(draw: Draw) -> Sample:
 
 
 def shopping(draw: Draw) -> Sample:
-    """A bulleted or numbered list, rarely with CR LF line ends."""
+    """Draw a bulleted or numbered list.
+
+    Rarely with CR LF line ends.
+    """
     name, first = draw.pair(NAMES, FRUITS)
     items = (first, draw.one(FRUITS), draw.one(FRUITS))
     bullet = draw.one(("- {1}", "{0}. {1}", "* {1}", "• {1}"))
@@ -102,7 +107,7 @@ def shopping(draw: Draw) -> Sample:
 
 
 def table(draw: Draw) -> Sample:
-    """Two rows, by tabs or as Markdown."""
+    """Draw two rows, by tabs or as Markdown."""
     name, fruit = draw.pair(NAMES, FRUITS)
     count, other = draw.number(1, 20), draw.one(NAMES)
     question = f"Table: {name} has {count} {fruit}, {other} has none."
@@ -116,7 +121,7 @@ def table(draw: Draw) -> Sample:
 
 
 def hello(draw: Draw) -> Sample:
-    """Someone says hello from somewhere."""
+    """Draw someone who says hello from somewhere."""
     name, city = draw.pair(NAMES, CITIES)
     mark = draw.one(EMOJI)
     question = draw.one(("Hi, {0} here from {1}!", "hello, it's {0} in {1}", "{0} sends greetings from {1}."))
@@ -152,7 +157,10 @@ TAILS = ("", "\nCall it with any n.", "\n\nThat is all 🙂")
 
 
 def coding(draw: Draw) -> Sample:
-    """A request for one function; the answer is a fenced block, sometimes with a sentence round it."""
+    """Draw a request for one function.
+
+    The answer is a fenced block, sometimes with a sentence round it.
+    """
     (name, task, body), (language, fence, shape) = draw.pair(TASKS, LANGUAGES)
     question = draw.one(QUESTIONS)
     code = shape.format(name=name, body=body)

@@ -1,12 +1,9 @@
-"""The training recipe of the tiny target: grammar to vocabulary to weights, seeded, minutes on two cores.
+"""The tiny target's training: grammar to vocabulary to weights.
 
 Guarantees: the same seed and steps on the same machine and library versions give the same weights; only completion
-tokens are learnt. Needs torch and transformers.
-
-The tiny target's architecture: a plain LlamaForCausalLM that every engine can serve.
-
-Guarantees: head_dim 32, eight layers (EAGLE-3's default layer ids collide below seven), tied embeddings, about 1.3 M
-parameters. Needs torch and transformers.
+tokens are learnt. The model is a plain LlamaForCausalLM that every engine can serve: head_dim 32, eight layers
+(EAGLE-3's default layer ids collide below seven), tied embeddings, about 1.3 M parameters. Minutes on two cores. Needs
+torch and transformers.
 """
 
 from __future__ import annotations
@@ -74,7 +71,10 @@ class Example:
 
 
 def build(recipe: Recipe, directory: Path) -> float:
-    """Writes the whole model directory; the last loss, as `fit` gives it."""
+    """Write the whole model directory.
+
+    Returns the last loss, as `fit` gives it.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     taught = islice(samples(recipe.seed, Split.TRAIN), recipe.spelled)
     write_vocabulary(train_ranks(text for sample in taught for text in texts(sample)), directory)
@@ -90,7 +90,10 @@ def build(recipe: Recipe, directory: Path) -> float:
 
 
 def fit(recipe: Recipe, fmt: Format) -> tuple[LlamaForCausalLM, float]:
-    """The trained model, float32 holding bfloat16 values, and the mean loss of its last hundred steps."""
+    """Return the trained model, and its last loss.
+
+    Float32 holding bfloat16 values; the mean loss of the last hundred steps.
+    """
     torch.set_num_threads(recipe.threads)
     torch.use_deterministic_algorithms(mode=True)
     torch.manual_seed(recipe.seed)
@@ -107,7 +110,7 @@ def fit(recipe: Recipe, fmt: Format) -> tuple[LlamaForCausalLM, float]:
 
 
 def corpus(recipe: Recipe, fmt: Format) -> list[Example]:
-    """The training samples as ids, made once."""
+    """Return the training samples as ids."""
     rng = Random(f"loose-{recipe.seed}")
     return [
         Example(fmt.render(sample.prompt), taught_ids(fmt.tokenizer, sample, rng, loose=recipe.loose))
@@ -116,7 +119,10 @@ def corpus(recipe: Recipe, fmt: Format) -> list[Example]:
 
 
 def endless_batches(examples: Sequence[Example], recipe: Recipe) -> Iterator[list[Example]]:
-    """Batches of like length in random order, reshuffled each time round."""
+    """Yield batches of like length in random order.
+
+    Reshuffled each time round.
+    """
     rng = Random(f"batches-{recipe.seed}")
     while True:
         order = sorted(examples, key=lambda example: len(example) + rng.random() * 16)
@@ -126,7 +132,10 @@ def endless_batches(examples: Sequence[Example], recipe: Recipe) -> Iterator[lis
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    """Return the learning rate of a step.
+
+    Linear warm-up, then a cosine to a hundredth of the peak.
+    """
     if step < recipe.warmup:
         return recipe.peak * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
@@ -134,7 +143,10 @@ def learning_rate(step: int, recipe: Recipe) -> float:
 
 
 def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: Sequence[Example]) -> float:
-    """One update; the loss is the mean over completion tokens, in nats."""
+    """Do one update, and return the loss.
+
+    The mean over completion tokens, in nats.
+    """
     ids, labels = padded(batch)
     learnt = labels[:, 1:] != IGNORED
     hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
@@ -147,7 +159,10 @@ def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch:
 
 
 def padded(batch: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels [rows, longest], padded on the right, where causal attention never looks."""
+    """Return ids and labels, shapes [rows, longest].
+
+    Padded on the right, where causal attention never looks.
+    """
     longest = max(map(len, batch))
     ids = torch.zeros((len(batch), longest), dtype=torch.long)
     labels = torch.full_like(ids, IGNORED)
@@ -159,12 +174,15 @@ def padded(batch: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rounded(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """The model at the precision it is stored in, so that what is measured is what is shipped."""
+    """Return the model at the precision it is stored in.
+
+    What is measured is then what is shipped.
+    """
     return model.to(torch.bfloat16).to(torch.float32).eval()
 
 
 def report(step: int, losses: Sequence[float]) -> None:
-    """One line to stderr every hundred steps."""
+    """Write one line to stderr every hundred steps."""
     if (step + 1) % LOG_EVERY == 0:
         recent = sum(losses[-LOG_EVERY:]) / LOG_EVERY
         sys.stderr.write(f"step {step + 1}: loss {recent:.4f}\n")
@@ -174,12 +192,18 @@ CONTEXT = 2048
 
 
 def new_model() -> LlamaForCausalLM:
-    """An untrained model; its weights follow torch's global seed."""
+    """Return an untrained model.
+
+    Its weights follow torch's global seed.
+    """
     return LlamaForCausalLM(config())
 
 
 def config() -> LlamaConfig:
-    """The shape; the model stops at `<|im_end|>`, as Kimi's config.json says, and pads with [PAD]."""
+    """Return the model's shape.
+
+    The model stops at `<|im_end|>`, as Kimi's config.json says, and pads with [PAD].
+    """
     return LlamaConfig(
         vocab_size=BASE_SIZE + CONTROL_TOKENS,
         hidden_size=128,

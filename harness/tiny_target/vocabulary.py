@@ -1,4 +1,4 @@
-"""The tiny target's vocabulary: a compact byte-level BPE under Kimi's own pattern and control tokens.
+"""The tiny target's vocabulary: byte-level BPE under Kimi's pattern.
 
 Guarantees: the same texts give the same ranks; every merge joins two earlier tokens, so tiktoken and a converted
 `tokenizer.json` split alike. The 256 control tokens follow the base in Kimi's order, 23 of them named.
@@ -46,9 +46,10 @@ Words: TypeAlias = dict[tuple[bytes, ...], int]
 
 
 def train_ranks(texts: Iterable[str], size: int = BASE_SIZE) -> dict[bytes, int]:
-    """Ranks of `size` tokens: the 256 bytes, then the most frequent pair again and again (ties: the smaller pair).
+    """Return the ranks of `size` tokens.
 
-    ValueError when the texts run out of pairs before `size` is reached.
+    The 256 bytes, then the most frequent pair again and again (ties: the smaller pair). Raises ValueError when the
+    texts run out of pairs before `size` is reached.
     """
     tokens = [bytes([value]) for value in range(256)]
     words = split_words(texts)
@@ -65,14 +66,17 @@ def train_ranks(texts: Iterable[str], size: int = BASE_SIZE) -> dict[bytes, int]
 
 
 def split_words(texts: Iterable[str]) -> Words:
-    """How often each piece of Kimi's pattern occurs, as a tuple of its single bytes."""
+    """Count each piece of Kimi's pattern.
+
+    A piece is a tuple of its single bytes.
+    """
     pattern = regex.compile(f"(?V1){KIMI_PATTERN}")
     counts = Counter(piece for text in texts for piece in pattern.findall(text))
     return {tuple(bytes([value]) for value in piece.encode()): count for piece, count in counts.items()}
 
 
 def count_pairs(words: Words) -> Counter[Pair]:
-    """How often each two tokens stand side by side."""
+    """Count how often two tokens stand side by side."""
     pairs: Counter[Pair] = Counter()
     for word, count in words.items():
         for pair in pairwise(word):
@@ -81,7 +85,10 @@ def count_pairs(words: Words) -> Counter[Pair]:
 
 
 def merge(words: Words, pair: Pair) -> Words:
-    """The words with every such pair joined, from the left."""
+    """Return the words with every such pair joined.
+
+    From the left.
+    """
     merged: Words = {}
     for word, count in words.items():
         joined = merge_word(word, pair)
@@ -90,7 +97,10 @@ def merge(words: Words, pair: Pair) -> Words:
 
 
 def merge_word(word: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
-    """One word with every such pair joined, from the left."""
+    """Return one word with every such pair joined.
+
+    From the left.
+    """
     if pair[0] not in word:
         return word
     parts: list[bytes] = []
@@ -106,12 +116,15 @@ def merge_word(word: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
 
 
 def control_names(base: int) -> list[str]:
-    """The 256 control tokens' names in id order."""
+    """Return the 256 control tokens' names in id order."""
     return [NAMED.get(k, f"<|reserved_token_{base + k}|>") for k in range(CONTROL_TOKENS)]
 
 
 def tokenizer_config(base: int) -> dict[str, Json]:
-    """`tokenizer_config.json`: the named control tokens with Kimi's flags, and what AutoTokenizer asks for."""
+    """Return `tokenizer_config.json`.
+
+    The named control tokens with Kimi's flags, and what AutoTokenizer asks for.
+    """
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
     added: dict[str, Json] = {
         str(base + k): {"content": name, **flags, "special": k not in NOT_SPECIAL} for k, name in NAMED.items()
@@ -130,7 +143,7 @@ def tokenizer_config(base: int) -> dict[str, Json]:
 
 
 def write_vocabulary(ranks: Mapping[bytes, int], directory: Path) -> None:
-    """Writes `tiktoken.model` and `tokenizer_config.json`."""
+    """Write `tiktoken.model` and `tokenizer_config.json`."""
     lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()]
     (directory / "tiktoken.model").write_text("".join(lines), encoding="ascii", newline="\n")
     config = json.dumps(tokenizer_config(len(ranks)), ensure_ascii=False, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""The word pools of the tiny target's grammar, and the draw that keeps its two splits apart.
+"""Word pools, and the draw that keeps two splits apart.
 
 Guarantees: every word is seen in training; a *pair* of words (or of operands) belongs to exactly one split, so a
 held-out prompt is new as a whole and never as a spelling.
@@ -19,7 +19,7 @@ FOLDS = 5
 
 
 class Split(StrEnum):
-    """Which side of the grammar a sample is drawn from."""
+    """The side of the grammar that a sample is from."""
 
     TRAIN = "train"
     HELD_OUT = "held_out"
@@ -43,39 +43,42 @@ SYSTEMS = ("You are a helpful assistant.", "Answer in one short sentence.", "You
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Seeded choices of one sample. `split` decides which pairs may be drawn."""
+    """Seeded choices of one sample.
+
+    `split` decides which pairs may be drawn.
+    """
 
     rng: Random
     split: Split
 
     def one(self, pool: Sequence[T]) -> T:
-        """Any word of the pool; says nothing about the split."""
+        """Draw any word of the pool, whatever the split."""
         return self.rng.choice(pool)
 
     def chance(self, share: float) -> bool:
-        """True in `share` of the draws."""
+        """Return True in `share` of the draws."""
         return self.rng.random() < share
 
     def number(self, low: int, high: int) -> int:
-        """Any whole number from `low` to `high`, both included."""
+        """Draw a whole number from `low` to `high`, both included."""
         return self.rng.randint(low, high)
 
     def numbers(self, low: int, high: int) -> tuple[int, int]:
-        """Two operands whose pair belongs to this split."""
+        """Draw two operands whose pair belongs to this split."""
         while True:
             first, second = self.rng.randint(low, high), self.rng.randint(low, high)
             if split_of(first, second) is self.split:
                 return first, second
 
     def falling(self, low: int, high: int) -> tuple[int, int]:
-        """As `numbers`, the first at least as great as the second."""
+        """Draw two operands, the first not the smaller."""
         while True:
             first, second = self.numbers(low, high)
             if first >= second:
                 return first, second
 
     def pair(self, first: Sequence[T], second: Sequence[T]) -> tuple[T, T]:
-        """One word of each pool, where the pair belongs to this split."""
+        """Draw one word of each pool, paired within this split."""
         while True:
             i, j = self.rng.randrange(len(first)), self.rng.randrange(len(second))
             if split_of(i, j) is self.split:
@@ -83,5 +86,8 @@ class Draw:
 
 
 def split_of(first: int, second: int) -> Split:
-    """One pair in five is held out, whichever way its two halves are distributed."""
+    """Return the split of a pair.
+
+    One pair in five is held out, however its two halves are distributed.
+    """
     return Split.HELD_OUT if (3 * first + second) % FOLDS == 0 else Split.TRAIN

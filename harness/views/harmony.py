@@ -1,6 +1,6 @@
-"""What the servers' parsers make of an answer in harmony, whose texts stand behind headers.
+"""What servers' parsers show of an answer in harmony.
 
-Guarantees: as lax as they are. It takes any ids: what stands where no message can is dropped, a message without a
+Guarantees: as lax as they are. Any ids are taken: what stands where no message can is dropped, a message without a
 known channel is content, and a message with a recipient is a call. Several messages of a kind are joined by a line
 feed in a body, and by nothing in a stream.
 """
@@ -20,23 +20,26 @@ _STOPS = ("<|end|>", "<|return|>", "<|call|>")
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """The tokens of each field, each as its bytes, and the calls."""
+class HarmonyTexts:
+    """The tokens of each field as bytes, and the calls."""
 
     reasoning: tuple[bytes, ...]
     content: tuple[bytes, ...]
     calls: tuple[ToolCall, ...]
 
 
-def spoken(ids: Ids, fmt: Format, *, stream: bool) -> Spoken:
-    """What a server that parses `ids` (shape [n]) shows of them."""
-    found = list(_messages(ids, fmt))
-    calls = [(_recipient(header), text) for header, text in found if _recipient(header)]
-    said = [(_CHANNEL.findall(header), text) for header, text in found if not _recipient(header)]
+def harmony_texts(ids: Ids, fmt: Format, *, stream: bool) -> HarmonyTexts:
+    """Return what a server that parses `ids` shows.
+
+    `ids` has shape [n].
+    """
+    messages = list(_messages(ids, fmt))
+    calls = [(_recipient(header), text) for header, text in messages if _recipient(header)]
+    others = [(_CHANNEL.findall(header), text) for header, text in messages if not _recipient(header)]
     between = () if stream else (b"\n",)
-    return Spoken(
-        _joined([text for channel, text in said if channel == ["analysis"]], between),
-        _joined([text for channel, text in said if channel != ["analysis"]], between),
+    return HarmonyTexts(
+        _joined([text for channel, text in others if channel == ["analysis"]], between),
+        _joined([text for channel, text in others if channel != ["analysis"]], between),
         tuple(
             ToolCall(f"call_{at:08x}", to.removeprefix("functions."), b"".join(text).decode("utf-8", errors="replace"))
             for at, (to, text) in enumerate(calls)
@@ -45,7 +48,10 @@ def spoken(ids: Ids, fmt: Format, *, stream: bool) -> Spoken:
 
 
 def _messages(ids: Ids, fmt: Format) -> Iterator[tuple[str, tuple[bytes, ...]]]:
-    """Header and text of each message; the first header began in the prompt, and one that was cut shows nothing."""
+    """Yield header and text of each message.
+
+    The first header began in the prompt. A header that was cut shows nothing.
+    """
     tokenizer = fmt.tokenizer
     stops = {tokenizer.id_of(name) for name in _STOPS}
     start, message = tokenizer.id_of("<|start|>"), tokenizer.id_of("<|message|>")

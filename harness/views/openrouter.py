@@ -1,7 +1,7 @@
-"""OpenRouter's dialect: a shown answer as a chat.completion body, or as the events of a stream.
+"""OpenRouter's dialect: an answer as body or as stream.
 
-Guarantees: shapes are those of real recordings (keep-alive white space and comments, `native_finish_reason`, usage with
-cost, a usage chunk before `[DONE]`), and the ids and logprobs of vLLM's form where a profile returns them.
+Guarantees: shapes are those of real recordings: keep-alive white space and comments, `native_finish_reason`, usage with
+cost, a usage chunk before `[DONE]`. Ids and logprobs have vLLM's form, where a profile returns them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ COMMENT = ": OPENROUTER PROCESSING\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a response says of itself. `cost` in USD; ids and logprobs are sent only where they are set."""
+    """What a response says of itself.
+
+    `cost` in USD. Ids and logprobs are sent only where they are set.
+    """
 
     generation_id: str
     created: int
@@ -35,7 +38,7 @@ class Meta:
 
 
 def body_of(shown: Shown, meta: Meta) -> dict[str, Json]:
-    """The chat.completion object."""
+    """Return the chat.completion object."""
     choice: dict[str, Json] = {
         "index": 0,
         "logprobs": _logprobs(meta.logprobs),
@@ -52,7 +55,10 @@ def body_of(shown: Shown, meta: Meta) -> dict[str, Json]:
 
 
 def events_of(shown: Shown, meta: Meta) -> Iterator[str]:
-    """The events of a stream, each with its blank line, comments among them."""
+    """Yield the events of a stream, comments among them.
+
+    Each has its blank line.
+    """
     yield COMMENT
     head = _head(meta, "chat.completion.chunk")
     if meta.prompt_ids is not None:
@@ -62,8 +68,16 @@ def events_of(shown: Shown, meta: Meta) -> Iterator[str]:
             yield _event({**head, "choices": [_choice(_text_delta(delta))]})
         if position % 16 == 15:  # noqa: PLR2004 — comments come between chunks now and then
             yield COMMENT
-    for index in range(len(shown.tool_calls)):
-        yield from (_event({**head, "choices": [_choice(delta)]}) for delta in _call_deltas(shown, index))
+    for index, call in enumerate(shown.tool_calls):
+        first: Json = {
+            "index": index,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": ""},
+        }
+        rest: Json = {"index": index, "function": {"arguments": call.arguments}}
+        for part in (first, rest):
+            yield _event({**head, "choices": [_choice({"content": None, "tool_calls": [part]})]})
     yield _event({**head, "choices": [_last_choice(shown, meta)]})
     yield _event({**head, "choices": [_choice({"content": ""})], "usage": _usage(shown, meta)})
     yield "data: [DONE]\n\n"
@@ -92,8 +106,7 @@ def _message(shown: Shown) -> dict[str, Json]:
         "reasoning": shown.reasoning,
     }
     if shown.reasoning is not None:
-        detail: dict[str, Json] = {"type": "reasoning.text", "text": shown.reasoning, "format": "unknown", "index": 0}
-        message["reasoning_details"] = [detail]
+        message["reasoning_details"] = [_reasoning_detail(shown.reasoning)]
     if shown.tool_calls:
         message["tool_calls"] = [
             {
@@ -125,7 +138,10 @@ def _choice(delta: dict[str, Json]) -> dict[str, Json]:
 
 
 def _last_choice(shown: Shown, meta: Meta) -> dict[str, Json]:
-    """The finish chunk; ids and logprobs come with it, as engines that buffer them do."""
+    """Return the finish chunk.
+
+    Ids and logprobs come with it, as engines that buffer them do.
+    """
     choice = _choice({"content": ""})
     choice["finish_reason"] = shown.finish_reason
     choice["native_finish_reason"] = shown.native_finish_reason
@@ -138,15 +154,11 @@ def _last_choice(shown: Shown, meta: Meta) -> dict[str, Json]:
 def _text_delta(delta: Delta) -> dict[str, Json]:
     if delta.field == "content":
         return {"content": delta.text}
-    detail: dict[str, Json] = {"type": "reasoning.text", "text": delta.text, "format": "unknown", "index": 0}
-    return {"content": "", "reasoning": delta.text, "reasoning_details": [detail]}
+    return {"content": "", "reasoning": delta.text, "reasoning_details": [_reasoning_detail(delta.text)]}
 
 
-def _call_deltas(shown: Shown, index: int) -> Iterator[dict[str, Json]]:
-    call = shown.tool_calls[index]
-    first: dict[str, Json] = {"index": index, "id": call.id, "type": "function"}
-    yield {"content": None, "tool_calls": [{**first, "function": {"name": call.name, "arguments": ""}}]}
-    yield {"content": None, "tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}
+def _reasoning_detail(text: str) -> dict[str, Json]:
+    return {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
 
 
 def _logprobs(entries: tuple[TokenLogprob, ...] | None) -> Json:

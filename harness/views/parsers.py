@@ -1,7 +1,7 @@
-"""What the servers' parsers make of tool calls in the text of other families than Kimi.
+"""What servers' parsers show of other families' tool calls.
 
 Guarantees: as lossy as they are. Ids are invented, JSON is written anew, the types of GLM's arguments are guessed, and
-what stands between and after the calls is dropped.
+text between and after the calls is dropped. Kimi's calls are parsed in `view`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
-    """The calls in the text, as each family writes them, and the text before them; none where one does not parse.
+    """Return the calls in a text, and what precedes them.
 
-    Parsers keep DeepSeek-V3.2's special token, which the text that is shown may lack.
+    No calls where one does not parse. Parsers keep DeepSeek-V3.2's special token, which a shown text may lack.
     """
     try:
-        calls = tuple(_calls(content))
+        calls = tuple(calls_in(content))
     except ValueError:
         calls = ()
     begun = _TAGGED.search(content)
@@ -38,20 +38,25 @@ def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
     return calls, before if calls else content
 
 
-def _calls(content: str) -> Iterator[ToolCall]:
+def calls_in(content: str) -> Iterator[ToolCall]:
+    """Yield the calls as each family writes them.
+
+    Raises ValueError where one does not parse.
+    """
     for index, match in enumerate(_WIDE_CALL.finditer(content.partition(_SECTION)[2])):
         yield ToolCall(f"call_{index:08x}", match[1], match[2])
     section = _TAGGED.search(content)
     for index, match in enumerate(_INVOKE.finditer(section[1] if section else "")):
-        said = _PARAMETER.findall(match[2])
-        given = {name: text if is_text == "true" else json.loads(text) for name, is_text, text in said}
+        parameters = _PARAMETER.findall(match[2])
+        given = {name: text if is_text == "true" else json.loads(text) for name, is_text, text in parameters}
         yield ToolCall(f"call_{index:08x}", match[1], json.dumps(given, ensure_ascii=False))
     for index, match in enumerate(_CALL.finditer(content)):
-        name, arguments = _json_call(match[1]) if match[1].lstrip().startswith("{") else _argument_call(match[1])
+        name, arguments = json_call(match[1]) if match[1].lstrip().startswith("{") else argument_call(match[1])
         yield ToolCall(f"call_{index:08x}", name, json.dumps(arguments, ensure_ascii=False))
 
 
-def _json_call(text: str) -> tuple[str, object]:
+def json_call(text: str) -> tuple[str, object]:
+    """Return name and arguments of a call in Qwen's form."""
     call = json.loads(text)
     name = call.get("name") if isinstance(call, dict) else None
     if not name or not isinstance(name, str):
@@ -59,15 +64,15 @@ def _json_call(text: str) -> tuple[str, object]:
     return name, call.get("arguments", {})
 
 
-def _argument_call(text: str) -> tuple[str, object]:
+def argument_call(text: str) -> tuple[str, object]:
+    """Return name and arguments of a call in GLM's form."""
     name = text.partition("<arg_key>")[0].strip()
     if not name:
         raise ValueError(text)
-    return name, {key: _guessed(value) for key, value in _ARGUMENT.findall(text)}
-
-
-def _guessed(value: str) -> object:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+    arguments: dict[str, object] = {}
+    for key, value in _ARGUMENT.findall(text):
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = value
+    return name, arguments

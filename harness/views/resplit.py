@@ -1,7 +1,7 @@
-"""Other tokenisations of the same bytes, as models sample them now and then.
+"""Other tokenisations of the same bytes, as models sample them.
 
-Guarantees: a re-split has the bytes of the original, other ids, and every control token where it was. Whether the
-number of tokens stays the same is the caller's choice.
+Guarantees: a re-split has the bytes of the original, other ids, and every control token where it was. The caller
+chooses whether the number of tokens stays the same.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WIDTHS = (2, 3, 4)
 
 
 def resplit(tokenizer: Tokenizer, ids: Sequence[int], rng: Random, *, same_count: bool) -> Ids | None:
-    """`ids` with one token cut in two, or with the boundaries of a few moved when `same_count`; None if that can't be.
+    """Return other ids with the bytes of `ids`, never canonical.
 
-    The result is never the canonical split of its own bytes.
+    One token is cut in two, or the boundaries of a few are moved where `same_count`. None where that is impossible.
     """
     for width in WIDTHS if same_count else (1,):
         found = list(_resplits(tokenizer, ids, width, width if same_count else 2))
@@ -35,12 +35,15 @@ def resplit(tokenizer: Tokenizer, ids: Sequence[int], rng: Random, *, same_count
 
 
 def is_canonical(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
-    """Whether each stretch between control tokens is what the tokenizer makes of its bytes."""
+    """Return whether the tokenizer would split the bytes so."""
     return canonical(tokenizer, ids) == tuple(ids)
 
 
 def canonical(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids | None:
-    """What the tokenizer makes of the same bytes, control tokens in place; None where they are not UTF-8."""
+    """Return the tokenizer's own split of the same bytes.
+
+    Control tokens stay in place. None where a stretch between them is not UTF-8.
+    """
     encoded: list[int] = []
     for is_control, run in groupby(ids, tokenizer.is_control):
         if is_control:
@@ -54,7 +57,7 @@ def canonical(tokenizer: Tokenizer, ids: Sequence[int]) -> Ids | None:
 
 
 def _resplits(tokenizer: Tokenizer, ids: Sequence[int], width: int, parts: int) -> Iterator[Ids]:
-    """Every sequence in which `width` neighbouring base tokens are written as `parts` others."""
+    """Yield `ids` with `width` base tokens as `parts` others."""
     for index in range(len(ids) - width + 1):
         window = tuple(ids[index : index + width])
         if not any(map(tokenizer.is_control, window)):
@@ -64,7 +67,7 @@ def _resplits(tokenizer: Tokenizer, ids: Sequence[int], width: int, parts: int) 
 
 
 def _split(tokenizer: Tokenizer, data: bytes, parts: int) -> Iterator[Ids]:
-    """Every way to write `data` as `parts` base tokens."""
+    """Yield every way to write `data` as `parts` base tokens."""
     if parts == 1:
         token = tokenizer.id_of_bytes(data)
         if token is not None:

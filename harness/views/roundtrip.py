@@ -1,6 +1,7 @@
-"""A round trip: true ids, seen through a profile's view, sent in OpenRouter's dialect, read back from the wire.
+"""Round trips: true ids, shown by a profile, read back.
 
-Guarantees: everything between the ids and the Completion is bytes, as it is over HTTP; only the socket is missing.
+Guarantees: everything between the ids and the Completion is bytes in OpenRouter's dialect, as it is over HTTP; only the
+socket is missing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from harness.views.openrouter import Meta, body_of, events_of
 from harness.views.view import PROFILES, Profile, Seam, Shown, view
-from pipeline.formats.format import Format, Opener, is_headed, opened, tag_names
+from pipeline.formats.format import Format, Opener
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
 from pipeline.records import Completion, Ids, Json, Prompt
@@ -21,7 +22,10 @@ MODEL = "drafter-gate/tiny-kimi"
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One way to ask: the provider's profile, streamed or not, `tools` sent or not, ids or logprobs asked for."""
+    """One way to ask a provider.
+
+    Streamed or not, `tools` sent or not, ids or logprobs asked for.
+    """
 
     profile: Profile
     stream: bool
@@ -31,18 +35,18 @@ class RoundTrip:
 
     @property
     def name(self) -> str:
-        """A test id."""
+        """Return the id of a test."""
         parts = (self.profile.slug, "stream" if self.stream else "json", "tools" if self.tools_sent else "raw")
         return "-".join((*parts, *(["ids"] if self.ids else []), *(["logprobs"] if self.logprobs else [])))
 
     @property
     def keeps_text(self) -> bool:
-        """Whether the fields, put together, hold every byte of a text answer."""
+        """Return whether fields hold every byte of a text."""
         return self.profile.seam is Seam.KEPT
 
 
 def trips() -> Iterator[RoundTrip]:
-    """Every way to ask every profile."""
+    """Yield every way to ask every profile."""
     for profile in PROFILES.values():
         for stream in (False, True):
             for tools_sent in (False, True):
@@ -54,12 +58,15 @@ def trips() -> Iterator[RoundTrip]:
 
 
 def send(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: RoundTrip, fmt: Format) -> Completion:
-    """What comes back when the model emitted `ids` after `prompt_ids` (shapes [n])."""
+    """Return the Completion of an answer whose model emitted `ids`.
+
+    `ids` and `prompt_ids` have shape [n].
+    """
     return read(raw_of(ids, prompt, prompt_ids, trip, fmt), stream=trip.stream)
 
 
 def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: RoundTrip, fmt: Format) -> bytes:
-    """The response's bytes."""
+    """Return the response's bytes."""
     shown = shown_of(ids, prompt, trip, fmt)
     meta = Meta(
         generation_id="gen-0",
@@ -78,22 +85,28 @@ def raw_of(ids: Ids, prompt: Prompt, prompt_ids: Ids, trip: RoundTrip, fmt: Form
 
 
 def shown_of(ids: Ids, prompt: Prompt, trip: RoundTrip, fmt: Format) -> Shown:
-    """What the provider shows: the `<think>` with which the model began is counted, and in no text."""
-    hidden = () if is_headed(fmt) else opened(fmt, ids, thinking=prompt.thinking)
+    """Return what the provider shows of emitted `ids`.
+
+    A `<think>` with which the model began is counted, and stands in no text.
+    """
+    hidden = () if fmt.is_headed else fmt.opened_with(ids, thinking=prompt.thinking)
     thinking = fmt.opener(thinking=prompt.thinking) is Opener.PROMPT or bool(hidden)
-    way = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
-    shown = view(ids[len(hidden) :], trip.profile, fmt, **way)
-    entries = view(hidden, trip.profile, fmt, **way).logprobs
+    options = {"thinking": thinking, "tools_sent": trip.tools_sent, "stream": trip.stream}
+    shown = view(ids[len(hidden) :], trip.profile, fmt, **options)
+    entries = view(hidden, trip.profile, fmt, **options).logprobs
     return replace(shown, completion_tokens=shown.completion_tokens + len(hidden), logprobs=(*entries, *shown.logprobs))
 
 
 def read(raw: bytes, *, stream: bool) -> Completion:
-    """The Completion of a response's bytes."""
+    """Return the Completion of a response's bytes."""
     return completion_of_sse(raw.decode()) if stream else completion_of_json(raw)
 
 
 def true_fingerprint(profile: Profile, *, stream: bool, fmt: Format | None = None) -> Fingerprint:
-    """The fingerprint that a perfect measurement of this profile would give; of `fmt`, where texts lack its marker."""
+    """Return the fingerprint that a perfect measurement would give.
+
+    `fmt` is needed where texts lack the marker of its tags.
+    """
     values: dict[TraitName, Json] = {
         TraitName.END_COUNTED: profile.end_counted,
         TraitName.END_COUNTED_TOOLS: profile.end_counted,
@@ -104,7 +117,7 @@ def true_fingerprint(profile: Profile, *, stream: bool, fmt: Format | None = Non
         TraitName.SEAM: profile.seam.value,
         TraitName.LINE_ENDS: "kept",
         TraitName.DELTAS: profile.deltas.value if stream else "none",
-        TraitName.MARKERS: "stripped" if fmt is not None and tag_names(fmt) else "raw",
+        TraitName.MARKERS: "stripped" if fmt is not None and fmt.tag_names else "raw",
         TraitName.TOOL_IDS: profile.tool_ids,
         TraitName.TOOL_ARGUMENTS: profile.tool_arguments,
         TraitName.TURN_END: "by_role",

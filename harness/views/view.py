@@ -1,8 +1,8 @@
-"""Views: pure functions from the true token ids to what a hosted API would show of them.
+"""What a hosted API would show of true token ids.
 
 Guarantees: a view never looks at anything but the ids and its profile, so a rebuild can be judged against ids that are
 known. It takes any ids, also those outside the layout, as a provider must. The profiles are named for the providers
-whose measured ways they imitate; they are not those providers.
+whose measured behaviour they imitate; they are not those providers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from harness.views.harmony import Spoken, spoken
+from harness.views.harmony import HarmonyTexts, harmony_texts
 from harness.views.parsers import tagged_calls
-from pipeline.formats.format import Format, end_ids, is_headed
+from pipeline.formats.format import Format
 from pipeline.formats.kimi.format import THINK, TOOL_MARKERS
 from pipeline.records import Delta, Ids, TokenLogprob, ToolCall
 
@@ -31,6 +31,12 @@ SHOWN_ELSEWHERE = frozenset(
     | {"/nothink"}
 )
 """Those of other families."""
+
+_SECTION = re.compile(r"<\|tool_calls_section_begin\|>(.*?)<\|tool_calls_section_end\|>", re.DOTALL)
+_CALL = re.compile(
+    r"<\|tool_call_begin\|>(?P<id>[^<]*?)<\|tool_call_argument_begin\|>(?P<arguments>.*?)<\|tool_call_end\|>", re.DOTALL
+)
+_IDENTITY = re.compile(r"functions\.(?P<name>[\w.-]+):\d+")
 
 
 class Seam(StrEnum):
@@ -51,7 +57,10 @@ class Deltas(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How one provider shows an answer. Prices in USD a token."""
+    """How one provider shows an answer.
+
+    Prices in USD a token.
+    """
 
     slug: str
     name: str
@@ -87,7 +96,10 @@ PROFILES: Mapping[str, Profile] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a provider shows of an answer; `deltas` in order of arrival, `logprobs` of every emitted token."""
+    """What a provider shows of an answer.
+
+    `deltas` stand in order of arrival; `logprobs` has every emitted token.
+    """
 
     reasoning: str | None
     content: str | None
@@ -101,21 +113,28 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The visible tokens of one field, each as its bytes."""
+    """The visible tokens of each field, as bytes."""
 
     reasoning: tuple[bytes, ...]
     content: tuple[bytes, ...]
 
 
 def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent: bool, stream: bool) -> Shown:
-    """What `profile` shows of emitted `ids` (shape [n]); an answer without its end token was cut by length."""
-    ended = bool(end_ids(fmt).intersection(ids[-1:]))
-    heard = spoken(ids, fmt, stream=stream) if is_headed(fmt) else None
-    visible = heard or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
+    """Return what `profile` shows of emitted `ids` (shape [n]).
+
+    An answer without its end token was cut by length. Calls come back parsed where `tools_sent`.
+
+        shown = view(ids, PROFILES["chutes"], fmt, thinking=True, tools_sent=False, stream=False)
+        shown.reasoning, shown.content, shown.completion_tokens
+    """
+    ended = bool(fmt.end_ids.intersection(ids[-1:]))
+    token_bytes = fmt.tokenizer.token_bytes
+    headed = harmony_texts(ids, fmt, stream=stream) if fmt.is_headed else None
+    visible = headed or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
-    calls, before = _parsed_calls(content, profile) if tools_sent and heard is None else ((), content)
-    if heard is not None and tools_sent:
-        calls = tuple(replace(call, arguments=_shown_arguments(call.arguments, profile)) for call in heard.calls)
+    calls, before = _parsed_calls(content, profile) if tools_sent and headed is None else ((), content)
+    if headed is not None and tools_sent:
+        calls = tuple(replace(call, arguments=_shown_arguments(call.arguments, profile)) for call in headed.calls)
     deltas = _deltas(visible, reasoning, before, calls, profile, fmt) if stream else ()
     return Shown(
         reasoning=reasoning or None,
@@ -125,7 +144,7 @@ def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent:
         native_finish_reason="stop" if ended else "length",
         completion_tokens=_count(ids, reasoning, content, profile, fmt, ended=ended, stream=stream),
         deltas=deltas,
-        logprobs=tuple(_logprob(token, fmt) for token in ids),
+        logprobs=tuple(TokenLogprob(data.decode("utf-8", errors="replace"), data) for data in map(token_bytes, ids)),
     )
 
 
@@ -140,7 +159,10 @@ def _visible(ids: Ids, fmt: Format, *, thinking: bool, spaced: bool) -> _Text:
 
 
 def _shown_bytes(ids: Ids, fmt: Format, *, spaced: bool) -> Iterator[bytes]:
-    """The bytes of each token that decoding leaves in the text; `spaced` puts spaces round control tokens."""
+    """Yield the bytes of tokens that stay in the text.
+
+    `spaced` puts spaces round control tokens.
+    """
     for token in ids:
         name = fmt.tokenizer.name_of(token)
         if name is None:
@@ -150,7 +172,10 @@ def _shown_bytes(ids: Ids, fmt: Format, *, spaced: bool) -> Iterator[bytes]:
 
 
 def _joined(tokens: Sequence[bytes], profile: Profile, *, stream: bool) -> str:
-    """The field as text: half a character at the end is U+FFFD in a body, and never sent in a stream."""
+    """Return the field as text.
+
+    Half a character at the end is U+FFFD in a body, and never sent in a stream.
+    """
     text = b"".join(tokens).decode("utf-8", errors="replace")
     if stream:
         text = "".join(_decoded(tokens))
@@ -158,21 +183,20 @@ def _joined(tokens: Sequence[bytes], profile: Profile, *, stream: bool) -> str:
 
 
 def _decoded(tokens: Sequence[bytes]) -> Iterator[str]:
-    """One text a token; bytes of an unfinished character are held back for the token that ends it."""
+    """Yield one text a token.
+
+    Bytes of an unfinished character are held back for the token that ends it.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for token in tokens:
         yield decoder.decode(token)
 
 
-_SECTION = re.compile(r"<\|tool_calls_section_begin\|>(.*?)<\|tool_calls_section_end\|>", re.DOTALL)
-_CALL = re.compile(
-    r"<\|tool_call_begin\|>(?P<id>[^<]*?)<\|tool_call_argument_begin\|>(?P<arguments>.*?)<\|tool_call_end\|>", re.DOTALL
-)
-_IDENTITY = re.compile(r"functions\.(?P<name>[\w.-]+):\d+")
-
-
 def _parsed_calls(content: str, profile: Profile) -> tuple[tuple[ToolCall, ...], str]:
-    """The calls of the first section and the text before it; text after the section is lost, as parsers do."""
+    """Return the first section's calls, and the text before.
+
+    Text after the section is lost, as with real parsers.
+    """
     section = _SECTION.search(content)
     if section is None:
         return tagged_calls(content)
@@ -212,7 +236,12 @@ def _count(ids: Ids, reasoning: str, content: str, profile: Profile, fmt: Format
 
 
 def _deltas(
-    visible: _Text | Spoken, reasoning: str, content: str, calls: Sequence[ToolCall], profile: Profile, fmt: Format
+    visible: _Text | HarmonyTexts,
+    reasoning: str,
+    content: str,
+    calls: Sequence[ToolCall],
+    profile: Profile,
+    fmt: Format,
 ) -> tuple[Delta, ...]:
     deltas = [Delta("reasoning", text) for text in _chunks(visible.reasoning, reasoning, profile, fmt) if text]
     deltas += [Delta("content", text) for text in _chunks(visible.content, content, profile, fmt) if text]
@@ -220,7 +249,10 @@ def _deltas(
 
 
 def _chunks(tokens: Sequence[bytes], text: str, profile: Profile, fmt: Format) -> Iterator[str]:
-    """The field cut as the profile streams it; together the chunks are `text`."""
+    """Yield the field as the profile streams it.
+
+    The chunks add up to `text`.
+    """
     if profile.deltas is Deltas.RECHUNKED or profile.seam is Seam.STRIPPED:
         yield from _decoded([fmt.tokenizer.token_bytes(token) for token in fmt.tokenizer.encode(text)])
         return
@@ -241,8 +273,3 @@ def _batched(pieces: Iterator[str], deltas: Deltas) -> Iterator[str]:
             yield "".join(batch)
             batch, turn = [], turn + 1
     yield "".join(batch)
-
-
-def _logprob(token: int, fmt: Format) -> TokenLogprob:
-    data = fmt.tokenizer.token_bytes(token)
-    return TokenLogprob(data.decode("utf-8", errors="replace"), data)

@@ -1,4 +1,4 @@
-"""Bounds on a rate that was seen k times in n."""
+"""An upper bound on a binomial rate."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from math import comb
 
 
 def clopper_pearson_upper(wrong: int, n: int, confidence: float = 0.95) -> float:
-    """Clopper and Pearson's one-sided upper bound (1934) of a binomial rate; 1.0 where nothing was seen."""
+    """Return Clopper and Pearson's one-sided upper bound (1934).
+
+    `wrong` of `n` cases were wrong. The bound is 1.0 where all were, or where there were none.
+
+    >>> round(clopper_pearson_upper(0, 100), 4)
+    0.0295
+    """
     if wrong >= n:
         return 1.0
     low, high = wrong / n, 1.0
     for _ in range(60):
-        middle = (low + high) / 2
-        if _at_most(wrong, n, middle) > 1 - confidence:
-            low = middle
+        rate = (low + high) / 2
+        at_most_wrong = sum(comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(wrong + 1))
+        if at_most_wrong > 1 - confidence:
+            low = rate
         else:
-            high = middle
+            high = rate
     return high
-
-
-def _at_most(wrong: int, n: int, rate: float) -> float:
-    """P(X <= wrong) for X ~ Binomial(n, rate)."""
-    return sum(comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(wrong + 1))

@@ -1,6 +1,7 @@
-"""Keys on disk: which were met and how often, in constant memory over any number of them.
+"""Sets and counters of keys that spill to disk.
 
-Guarantees: a key is found again exactly (by its 128-bit hash); nothing of it outlives the process.
+Guarantees: memory is constant over any number of keys. A key is found again exactly, by its 128-bit hash. Nothing
+outlives the process.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ CACHE_KIB = 16 * 1024
 
 
 class DiskSet:
-    """Keys met so far. SQLite's temporary database spills to disk, so a million keys cost its page cache only."""
+    """A set of keys; memory is the page cache's alone."""
 
     def __init__(self) -> None:
         self._db = temporary("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
         self.count = 0
 
     def add(self, key: str) -> bool:
-        """Remember `key`; False if it was there already."""
+        """Add `key`; False if it was there already."""
         new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (_digest(key),)).rowcount == 1
         self.count += new
         return new
@@ -33,15 +34,15 @@ class DiskSet:
 
 
 class DiskCounter:
-    """How often each key was met, kept in the same way."""
+    """A count for each key."""
 
     def __init__(self) -> None:
         self._db = temporary("CREATE TABLE met (key BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID")
 
     def add(self, key: str) -> int:
-        """Count `key` once more; how often it was met by now."""
-        counted = "INSERT INTO met VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1 RETURNING times"
-        return int(self._db.execute(counted, (_digest(key),)).fetchone()[0])
+        """Count `key` once more and return its count."""
+        upsert = "INSERT INTO met VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET times = times + 1 RETURNING times"
+        return int(self._db.execute(upsert, (_digest(key),)).fetchone()[0])
 
     def close(self) -> None:
         """Drop the counts and their file."""
@@ -49,7 +50,10 @@ class DiskCounter:
 
 
 def temporary(*tables: str) -> sqlite3.Connection:
-    """A database that spills to disk and is gone when closed, in one transaction: a commit a key would cost most."""
+    """Open a temporary database that spills to disk.
+
+    It is gone when closed. All is one transaction, since a commit for each key would cost more than the keys.
+    """
     db = sqlite3.connect("", isolation_level=None)
     for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_KIB}"):
         db.execute(f"PRAGMA {setting}")

@@ -1,11 +1,8 @@
-"""Files that are whole or not there: written aside, synced, renamed, and the folder synced.
+"""Files written whole or not at all, and lock files.
 
-Guarantees: after a crash a reader finds the old file or the new one, never a part of either.
-
-A lock file: one process at a time, whatever ends it.
-
-Guarantees: the lock falls when the file is closed or the process is gone, a kill included, so none is ever left behind.
-The file itself stays: removing it would let a third process lock another file of that name.
+Guarantees: after a crash a reader finds the old file or the new one, never a part of either. A lock is released when
+its file is closed or its process ends, even by a kill, so no stale lock is left behind. The lock's file stays: if it
+were removed, a third process could lock another file of that name.
 """
 
 from __future__ import annotations
@@ -14,17 +11,16 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 
-def aside(path: Path) -> Path:
-    """Where a file is written before it takes its place; a kill may leave this."""
-    return path.with_name(f".{path.name}.tmp")
-
-
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a file beside `path`, then put it in its place. Raises OSError, leaving nothing behind."""
+    """Let `write` fill a temporary file, then rename it.
+
+    File and folder are synced. Raises OSError; then the temporary file is removed.
+    """
     part = aside(path)
     try:
         with part.open("wb") as file:
@@ -38,8 +34,13 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
     sync_folder(path.parent)
 
 
+def aside(path: Path) -> Path:
+    """Return the temporary file's path; a kill may leave it."""
+    return path.with_name(f".{path.name}.tmp")
+
+
 def append_synced(path: Path, data: bytes) -> None:
-    """Append and sync. Raises OSError; then the file is as long as it was."""
+    """Append and sync. Raises OSError; then the length is unchanged."""
     # Unbuffered: a buffer that a full disk refused would be written once more when the file is closed.
     with path.open("ab", buffering=0) as file:
         length = os.fstat(file.fileno()).st_size
@@ -54,7 +55,7 @@ def append_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new files in `folder` survive a power cut."""
+    """Make renames and new files survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -63,7 +64,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def weights_sha256(folder: Path) -> str:
-    """One digest over a model directory's weights, file by file in order of their names."""
+    """Return one digest over a model's weight files, by name."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -72,7 +73,7 @@ def weights_sha256(folder: Path) -> str:
 
 
 class HeldError(Exception):
-    """Another process holds the lock; `holder` is its id as it wrote it down, or `unknown`."""
+    """Another process holds the lock; `holder` is its id."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by process {holder}")
@@ -80,7 +81,10 @@ class HeldError(Exception):
 
 
 def lock_file(path: Path) -> TextIO:
-    """Hold `path` until the file that is returned is closed. Raises HeldError, OSError."""
+    """Lock `path` until the returned file is closed.
+
+    Raises HeldError, OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("a+")
     try:
@@ -93,15 +97,9 @@ def lock_file(path: Path) -> TextIO:
     except OSError:
         lock.close()
         raise
-    _sign(lock)
-    return lock
-
-
-def _sign(lock: TextIO) -> None:
-    try:
+    # A full disk must not fail here, where the id is a courtesy: the next write will report it.
+    with suppress(OSError):
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-    except OSError:
-        # A full disk must not hide behind the lock's courtesy note; what is written next will report it.
-        return
+    return lock

@@ -1,7 +1,7 @@
 """JSON lines read fast and strictly, and written.
 
-Guarantees: what is accepted is what `strict_object` accepts; a line that the fast reader cannot vouch
-for (another encoding, half a surrogate pair, perhaps a key that stands twice) is read by the strict one.
+Guarantees: the fast reader, `object_of`, accepts what `strict_object` accepts, and refuses in the same words. Where it
+cannot be sure of a line (another encoding, half a surrogate pair, a key that may be repeated), the strict one reads it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ import orjson
 
 from pipeline.records import Json, JsonObject, Reason, RefusedError
 
+LONGEST_LINE = 64 * 1024 * 1024
+MOST_NESTED = 200
+"""Levels of objects and lists. Readers stop at about 1,000 and writers earlier, so some values could be read and not
+be written again."""
+
 _STREAM, _DONE = b'"sse":', b"[DONE]"
-
-
 _TAIL = 512
-
-
 _TRIES = 4
-
-
 _WHOLE = 2.0**63
-"""The fast reader makes a float of a whole number beyond 64 bits: such a line is read by the strict one."""
+"""The fast reader makes a float of a whole number beyond 64 bits, so the strict one reads such a line."""
 
 
 def object_of(raw: bytes) -> dict[str, Json]:
-    """The line's object; RefusedError(MALFORMED_INPUT) says what is wrong with it."""
+    """Return a line's JSON object. Raises RefusedError(MALFORMED_INPUT)."""
     thin, stream = _without_stream(raw)
     try:
         value: Json = orjson.loads(thin)
     except orjson.JSONDecodeError:
         return strict_object(raw)
-    if isinstance(value, dict) and _are_once(thin, _keys(value)):
+    if isinstance(value, dict) and _writes_keys_once(thin, _count_keys(value)):
         if stream is not None:
             value["sse"] = stream
         return value
@@ -43,10 +42,10 @@ def object_of(raw: bytes) -> dict[str, Json]:
 
 
 def _without_stream(raw: bytes) -> tuple[bytes, str | None]:
-    """The line with an empty `sse`, and what that said: most of such a line is one text, which needs no look at keys.
+    """Return the line with an empty `sse`, and that text.
 
-    Only where the text is the line's own: no object but the line ends after it. A stream that came whole says so at its
-    end, where a look costs nothing.
+    Most of such a line is one text, which need not be searched for keys. Only done where the text is the line's own:
+    no object but the line ends after it. A complete stream says so at its end, so the check is cheap.
     """
     key = raw.find(_STREAM) if raw.find(_DONE, -_TAIL) >= 0 else -1
     if key < 1 or raw[key - 1 : key] == b"\\":
@@ -67,11 +66,11 @@ def _without_stream(raw: bytes) -> tuple[bytes, str | None]:
     return raw, None
 
 
-def _are_once(raw: bytes, keys: int) -> bool:
-    """Whether the line, which holds `keys` keys, writes no more of them than that; False where only a parser can tell.
+def _writes_keys_once(raw: bytes, keys: int) -> bool:
+    """Whether the line writes just `keys` keys; False where unsure.
 
-    Every key that is written has a colon of its own. Colons in text are more, and do not count where they follow no
-    quotation mark, or one that a backslash makes text; but a key may end with a backslash, itself written as two.
+    Every written key has a colon of its own. Colons in text come on top; they do not count where they follow no
+    quotation mark, or one that a backslash makes text. But a key may end with a backslash, itself written as two.
     """
     if raw.count(b":") == keys:
         return True
@@ -84,57 +83,35 @@ def _are_once(raw: bytes, keys: int) -> bool:
     return written == keys
 
 
-def _keys(value: Json) -> int:
-    """How many keys the value holds at every depth: a line that writes more than that may name one twice.
+def _count_keys(value: Json) -> int:
+    """Count keys at every depth; -1 for a doubtful number.
 
-    -1 where the value holds a number that the fast reader may have changed.
+    A line that writes more keys than this may name one twice. A number is doubtful where the fast reader may have
+    changed it.
     """
-    found, holders = 0, [value]
-    for holder in holders:  # which grow
-        if isinstance(holder, dict):
-            found += len(holder)
-            inner: Iterable[Json] = holder.values()
+    count, containers = 0, [value]
+    for container in containers:  # which grows in the loop
+        if isinstance(container, dict):
+            count += len(container)
+            inner: Iterable[Json] = container.values()
         else:
-            inner = holder if isinstance(holder, list) else ()
-        for one in inner:
-            kind = type(one)
+            inner = container if isinstance(container, list) else ()
+        for item in inner:
+            kind = type(item)
             if kind is dict or kind is list:
-                holders.append(one)
-            elif kind is float and abs(one) >= _WHOLE:  # type: ignore[arg-type]  # a float, as was just seen
+                containers.append(item)
+            elif kind is float and abs(item) >= _WHOLE:  # type: ignore[arg-type]  # a float, by the line above
                 return -1
-    return found
-
-
-def line_of(value: object) -> bytes:
-    """One line of JSON in UTF-8; tuples are lists."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:
-        return _escaped(value)
-
-
-def _escaped(value: object) -> bytes:
-    """The line with half surrogate pairs as escapes: a refused line may carry them in its id."""
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
-
-
-def canonical(body: JsonObject) -> bytes:
-    """The one serialisation of a request that identities are taken over: sorted keys, no spaces, ASCII."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
-
-
-LONGEST_LINE = 64 * 1024 * 1024
-
-
-MOST_NESTED = 200
-"""Objects and lists in one another. Readers stop at about 1,000, writers before that, so that some could be read and
-not be written again."""
+    return count
 
 
 def strict_object(text: str | bytes) -> dict[str, Json]:
-    """The JSON object that `text` (UTF-8) is; NaN and repeated keys are no JSON here.
+    """Parse one JSON object without NaN or repeated keys.
 
     Raises RefusedError(MALFORMED_INPUT).
+
+    >>> strict_object('{"id": "a", "n": 1}')
+    {'id': 'a', 'n': 1}
     """
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
@@ -148,22 +125,6 @@ def strict_object(text: str | bytes) -> dict[str, Json]:
     if not isinstance(value, dict):
         malformed(f"must be a JSON object, is {json_kind(value)}")
     return value
-
-
-def require_shallow(value: Json) -> None:
-    """Raises RefusedError(MALFORMED_INPUT) where the value is nested deeper than `MOST_NESTED`."""
-    holders = [value]
-    for _ in range(MOST_NESTED):
-        inner = (one.values() if isinstance(one, dict) else one for one in holders if isinstance(one, dict | list))
-        holders = [one for each in inner for one in each if isinstance(one, dict | list)]
-    if holders:
-        malformed(f"the JSON is nested too deeply, over {MOST_NESTED} objects and lists in one another")
-
-
-def json_kind(value: Json) -> str:
-    return {bool: "a boolean", list: "a list", dict: "an object", str: "a string", type(None): "null or absent"}.get(
-        type(value), "a number"
-    )
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -185,5 +146,46 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
+def require_shallow(value: Json) -> None:
+    """Refuse a value that is nested deeper than `MOST_NESTED`.
+
+    Raises RefusedError(MALFORMED_INPUT).
+    """
+    containers = [value]
+    for _ in range(MOST_NESTED):
+        inner = (
+            each.values() if isinstance(each, dict) else each for each in containers if isinstance(each, dict | list)
+        )
+        containers = [item for items in inner for item in items if isinstance(item, dict | list)]
+    if containers:
+        malformed(f"the JSON is nested too deeply, over {MOST_NESTED} objects and lists in one another")
+
+
+def json_kind(value: Json) -> str:
+    return {bool: "a boolean", list: "a list", dict: "an object", str: "a string", type(None): "null or absent"}.get(
+        type(value), "a number"
+    )
+
+
 def malformed(detail: str, field: str | None = None) -> NoReturn:
     raise RefusedError(Reason.MALFORMED_INPUT, detail, field=field)
+
+
+def line_of(value: object) -> bytes:
+    """Return one line of JSON in UTF-8; tuples become lists."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:
+        # A refused line may carry half a surrogate pair in its id, which has no UTF-8: it becomes an escape.
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def canonical(body: JsonObject) -> bytes:
+    """Serialise a value for identities and digests over it.
+
+    Sorted keys, no spaces, ASCII.
+
+    >>> canonical({"b": 1, "a": [2]})
+    b'{"a":[2],"b":1}'
+    """
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")

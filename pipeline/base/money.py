@@ -1,7 +1,8 @@
-"""Money as whole pico-dollars (10^-12 USD), so that sums are exact.
+"""Money as whole pico-dollars (10^-12 USD).
 
-A micro-dollar is too coarse: one token of a cheap model costs less, and providers bill to nine decimals and more.
-Guarantees: no binary float takes part in a sum; what does not fit twelve decimals is rounded up, never down.
+Guarantees: sums are exact, since no binary float takes part in one; what does not fit twelve decimals is rounded up,
+never down. A micro-dollar would be too coarse: one token of a cheap model costs less, and providers bill to nine
+decimals and more.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ MOST_PICO = 2**63 - 1
 
 
 def pico(usd: Decimal | float | str) -> int:
-    """Whole pico-dollars of an amount in USD, rounded up. A float counts as its shortest decimal, the one sent.
+    """Convert USD to whole pico-dollars, rounded up.
 
-    Raises ValueError for what is no amount: not a number, negative, or above nine million dollars.
+    A float counts as its shortest decimal, the one that was sent. Raises ValueError for what is no amount: not a
+    number, negative, or above nine million dollars.
+
+    >>> pico("0.0142")
+    14200000000
     """
     try:
         amount = Decimal(repr(usd)) if isinstance(usd, float) else Decimal(usd)
@@ -29,6 +34,10 @@ def pico(usd: Decimal | float | str) -> int:
 
 
 def usd_text(amount: int) -> str:
-    """The exact decimal of an amount in pico-dollars, at least four decimals: `0.0142`, `0.000012345`."""
+    """Return the exact amount in USD, four decimals or more.
+
+    >>> usd_text(14_200_000_000), usd_text(12_345_000)
+    ('0.0142', '0.000012345')
+    """
     sign, whole, part = "-" * (amount < 0), *divmod(abs(amount), PICO_PER_USD)
     return f"{sign}{whole}.{f'{part:012d}'.rstrip('0'):0<4}"

@@ -1,4 +1,4 @@
-"""Where this checkout keeps its state: the attestation and the ledger, in `.drafter-gate/` unless told otherwise."""
+"""Where this checkout keeps its attestation and its ledger."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def state_dir() -> Path:
-    """`$DRAFTER_GATE_STATE`, or `.drafter-gate/` at the root of the checkout. It need not exist yet."""
+    """Return `$DRAFTER_GATE_STATE`, or `.drafter-gate/` in the checkout.
+
+    The folder need not exist yet.
+    """
     return Path(os.environ.get("DRAFTER_GATE_STATE") or ROOT / ".drafter-gate")
 
 
 def ledger_path() -> Path:
-    """The one ledger of this checkout."""
+    """Return the path of this checkout's ledger."""
     return state_dir() / "ledger.sqlite"

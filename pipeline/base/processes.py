@@ -1,8 +1,8 @@
-"""Work shared out to several processes: jobs out, answers back in the order of the jobs; of lines, chunks of them.
+"""Work shared out to processes, with the results in order.
 
-Guarantees: answers come in the order of the jobs, whichever worker was first; memory is bounded by the jobs in
-flight, however many there are; no worker outlives the work, whether it ended, failed, was interrupted or was killed.
-A worker that dies or fails is an error, never a missing answer. Linux: workers are forked, so they share a vocabulary.
+Guarantees: results come in the order of the jobs, whichever worker was first. Memory is bounded by the jobs in flight,
+however many there are. No worker outlives the work, whether it ended, failed, was interrupted or was killed. A worker
+that dies or fails is an error, never a missing result. Linux only: workers are forked, so they share a vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -23,45 +22,35 @@ CHUNK_BYTES = 96 * 1024
 fresh pages, which cost a tenth of the work. A longer line is a chunk of its own."""
 
 AHEAD = 4
-"""Chunks a worker that may be under way or wait for an earlier one."""
+"""Jobs per worker that may be in work or wait for an earlier one."""
 
 Work: TypeAlias = Callable[[Iterable[bytes], int], Iterable[bytes]]
-"""Lines, and the number of the first of them, to lines."""
-
-Chunk: TypeAlias = tuple[int, bytes]
+"""From lines, and the number of the first of them, to lines."""
 
 Job = TypeVar("Job")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class WorkerError(Exception):
-    """A worker that ended or failed before its work was answered."""
+    """A worker died or failed before its result came."""
 
 
 def map_lines(lines: Iterable[bytes], work: Work, workers: int) -> Generator[bytes, None, None]:
-    """What `work` makes of the lines, in order; in this process where there is one worker. Close it to stop early."""
+    """Yield what `work` makes of the lines, in order.
+
+    Runs in this process where there is one worker. Close the generator to stop early. Raises WorkerError.
+
+    >>> list(map_lines([b"a", b"b"], lambda lines, first: (line.upper() for line in lines), 1))
+    [b'A', b'B']
+    """
     if workers == 1:
         yield from work(lines, 1)
         return
-    yield from map_in_order(_chunks(lines), partial(_answered, work), workers)
+    yield from map_in_order(_chunks(lines), lambda chunk: b"".join(work(io.BytesIO(chunk[1]), chunk[0])), workers)
 
 
-def map_in_order(jobs: Iterable[Job], answer: Callable[[Job], Answer], workers: int) -> Generator[Answer, None, None]:
-    """What `answer` makes of each job, in order; in this process where there is one worker. Close it to stop early."""
-    if workers == 1:
-        yield from map(answer, jobs)
-        return
-    with _crew(answer, workers) as crew:
-        yield from _in_order(iter(jobs), crew)
-
-
-def _answered(work: Work, chunk: Chunk) -> bytes:
-    first, lines = chunk
-    return b"".join(work(io.BytesIO(lines), first))
-
-
-def _chunks(lines: Iterable[bytes]) -> Iterator[Chunk]:
-    """Whole lines, joined, and the number of the first of them."""
+def _chunks(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number of a first line, and lines joined."""
     first, held, size = 1, list[bytes](), 0
     for line in lines:
         held.append(line)
@@ -73,92 +62,88 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[Chunk]:
         yield first, b"".join(held)
 
 
-def _in_order(jobs: Iterator[Job], crew: Sequence[Connection]) -> Iterator[Answer]:
-    """Each job to the first idle worker; a worker has one at a time, so neither side ever waits for the other."""
-    idle, busy = list(crew), dict[Connection, int]()
-    done: dict[int, Answer] = {}
-    due, sent, ahead = 0, 0, next(jobs, None)
-    while ahead is not None or busy:
-        while ahead is not None and idle and sent - due < AHEAD * len(crew):
-            connection = idle.pop()
-            _send(connection, ahead)
-            busy[connection] = sent
-            sent, ahead = sent + 1, next(jobs, None)
-        for ready in wait(list(busy)):
-            if isinstance(ready, Connection):
-                done[busy.pop(ready)] = _received(ready)
-                idle.append(ready)
-        while due in done:
-            yield done.pop(due)
-            due += 1
+def map_in_order(jobs: Iterable[Job], function: Callable[[Job], Result], workers: int) -> Generator[Result, None, None]:
+    """Yield what `function` makes of each job, in order.
+
+    Runs in this process where there is one worker. Close the generator to stop early. Raises WorkerError.
+    """
+    if workers == 1:
+        yield from map(function, jobs)
+        return
+    with _forked(function, workers) as connections:
+        waiting = iter(jobs)
+        idle, busy = list(connections), dict[Connection, int]()
+        done: dict[int, Result] = {}
+        due, sent, ahead = 0, 0, next(waiting, None)
+        while ahead is not None or busy:
+            # One job a worker at a time, so neither side ever waits for the other to read.
+            while ahead is not None and idle and sent - due < AHEAD * len(connections):
+                connection = idle.pop()
+                with suppress(BrokenPipeError):  # a worker that died says so when its result is read
+                    connection.send(ahead)
+                busy[connection] = sent
+                sent, ahead = sent + 1, next(waiting, None)
+            for ready in wait(list(busy)):
+                if isinstance(ready, Connection):
+                    done[busy.pop(ready)] = _received(ready)
+                    idle.append(ready)
+            while due in done:
+                yield done.pop(due)
+                due += 1
 
 
-def _send(connection: Connection, job: object) -> None:
-    with suppress(BrokenPipeError):  # a worker that died says so when its answer is read
-        connection.send(job)
-
-
-def _received(connection: Connection) -> Any:  # noqa: ANN401 — what the crew's own function returned
+def _received(connection: Connection) -> Any:  # noqa: ANN401 — what the workers' own function returned
     try:
-        answer, failure = connection.recv()
+        result, failure = connection.recv()
     except (EOFError, ConnectionResetError):
         raise WorkerError("a worker process died before its work was answered (killed, or out of memory)") from None
     if failure is not None:
         raise WorkerError(f"a worker process failed ({failure})")
-    return answer
+    return result
 
 
 @contextmanager
-def _crew(answer: Callable[[Job], Answer], workers: int) -> Iterator[Sequence[Connection]]:
-    """Workers that stand by, and end with this block."""
+def _forked(function: Callable[[Job], Result], workers: int) -> Iterator[Sequence[Connection]]:
+    """Fork workers that end with this block; yield their connections."""
     context = get_context("fork")
-    ours: list[Connection] = []
-    hired: list[BaseProcess] = []
+    connections: list[Connection] = []
+    processes: list[BaseProcess] = []
     gc.freeze()  # what is shared stays shared: a worker's collector would write to every page of the vocabulary
     try:
         for _ in range(workers):
             mine, theirs = context.Pipe()
-            ours.append(mine)
-            hired.append(context.Process(target=_serve, args=(answer, theirs, tuple(ours)), daemon=True))
-            with _no_interrupt():
-                hired[-1].start()
+            connections.append(mine)
+            processes.append(context.Process(target=_serve, args=(function, theirs, tuple(connections)), daemon=True))
+            # A terminal sends Ctrl-C to all; a worker never sees it, since its parent ends it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                processes[-1].start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        yield ours
+        yield connections
     finally:
         gc.unfreeze()
-        for connection in ours:
+        for connection in connections:
             connection.close()
-        for process in hired:
-            _end(process)
+        for process in processes:
+            if process.pid is not None:
+                process.terminate()
+                process.join()
 
 
-def _end(process: BaseProcess) -> None:
-    if process.pid is not None:
-        process.terminate()
-        process.join()
+def _serve(function: Callable[[Job], Result], connection: Connection, others: Sequence[Connection]) -> None:
+    """Answer jobs until the parent closes its end or dies.
 
-
-@contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """A child begun here never sees Ctrl-C, which a terminal sends to all: its parent ends it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _serve(answer: Callable[[Job], Answer], connection: Connection, others: Sequence[Connection]) -> None:
-    """Answer jobs until the parent closes its end, which it also does by dying: so no copy of that end may stay."""
+    The parent's ends that this process inherited are closed first: a copy that stayed would keep the pipe open.
+    """
     for other in others:
         other.close()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            connection.send(_tried(answer, connection.recv()))
-
-
-def _tried(answer: Callable[[Job], Answer], job: Job) -> tuple[Answer | None, str | None]:
-    try:
-        return answer(job), None
-    except Exception as error:  # noqa: BLE001 — the parent says it, as it says its own failures
-        return None, f"{type(error).__name__}: {error}"
+            job = connection.recv()
+            try:
+                reply: tuple[Result | None, str | None] = (function(job), None)
+            except Exception as error:  # noqa: BLE001 — the parent reports it like its own failures
+                reply = (None, f"{type(error).__name__}: {error}")
+            connection.send(reply)

@@ -1,14 +1,17 @@
-r"""Prompts from a JSONL file, one at a time: `{"id", "messages", "tools"?, "thinking"?, "dataset"?}` a line.
+r"""Prompts from a JSONL file, one at a time.
 
-Guarantees: lines end at b"\n" alone (U+2028 and NEL are text), types are taken as they are, memory does not grow
-with the file. Blank lines are passed over; null for an optional key is the key left out. Refuses, line by line and
-never with a crash: what is not that schema, an unknown or repeated key, an id met before. A misspelt key would change
-what is asked and paid for, so it is no mere warning.
+Schema of a line: `{"id", "messages", "tools"?, "thinking"?, "dataset"?}`.
+
+Guarantees: only b"\n" ends a line (U+2028 and NEL are text), types are taken as they are, memory does not grow with the
+file. Blank lines are skipped; null for an optional key counts as absent. Refuses line by line, never with a crash:
+another schema, an unknown or repeated key, an id that an earlier line has. An unknown key is refused because a misspelt
+one would change what is asked and paid for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +25,10 @@ KEYS = frozenset({"id", "messages", "tools", "thinking", "dataset"})
 
 @dataclass(frozen=True, slots=True)
 class RefusedLine:
-    """A line that is no prompt: where it stands, its id where one could be read, and why."""
+    """A line that is no prompt, and why.
+
+    `id` is None where none could be read.
+    """
 
     file: str
     line: int
@@ -31,35 +37,34 @@ class RefusedLine:
 
 
 def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
-    """Every line of the file, in order, as a Prompt or as what was wrong with it. Raises OSError on opening."""
-    seen = DiskSet()
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(_lines(file), start=1):
-                if line is None or line.strip():
-                    yield _entry(path, number, line, seen)
-    finally:
-        seen.close()
+    """Yield each line as a Prompt or a RefusedLine.
 
-
-def prompt_of(line: JsonObject) -> Prompt:
-    """The Prompt that an object in the schema names. Raises RefusedError(MALFORMED_INPUT)."""
-    if not line.keys() <= KEYS:
-        unknown = min(line.keys() - KEYS)
-        malformed(f"unknown key {unknown!r}: a prompt has {', '.join(sorted(KEYS))}", unknown)
-    thinking = _optional(line, "thinking", default=True)
-    if not isinstance(thinking, bool):
-        malformed(f"thinking must be true or false, is {json_kind(thinking)}", "thinking")
-    return Prompt(
-        id=_id(line),
-        messages=tuple(_messages(line)),
-        tools=tuple(_objects(_optional(line, "tools", default=[]), "tools")),
-        thinking=thinking,
-        dataset=_encodable(_text(_optional(line, "dataset", default=""), "dataset"), "dataset"),
-    )
+    In the order of the file. Raises OSError on opening.
+    """
+    with closing(DiskSet()) as ids, path.open("rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            if line is not None and not line.strip():
+                continue
+            row_id: str | None = None
+            try:
+                if line is None:
+                    malformed(f"the line is longer than {LONGEST_LINE} bytes")
+                value = strict_object(line)
+                prompt = prompt_of(value)
+                row_id = prompt.id
+                if not ids.add(row_id):
+                    malformed(
+                        f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id"
+                    )
+                require_shallow(value)
+            except RefusedError as error:
+                yield RefusedLine(str(path), number, error.refusal, row_id)
+            else:
+                yield prompt
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """Yield each line; None for one that is too long."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) <= LONGEST_LINE:
             yield line
@@ -69,40 +74,28 @@ def _lines(file: BinaryIO) -> Iterator[bytes | None]:
         yield None
 
 
-def _entry(path: Path, number: int, line: bytes | None, seen: DiskSet) -> Prompt | RefusedLine:
-    row_id: str | None = None
-    try:
-        if line is None:
-            malformed(f"the line is longer than {LONGEST_LINE} bytes")
-        value = strict_object(line)
-        prompt = prompt_of(value)
-        row_id = prompt.id
-        if not seen.add(row_id):
-            malformed(f"id {row_id!r} stands on an earlier line too: ids name rows, so each may occur once", "id")
-        require_shallow(value)
-    except RefusedError as error:
-        return RefusedLine(str(path), number, error.refusal, row_id)
-    return prompt
+def prompt_of(line: JsonObject) -> Prompt:
+    """Return the Prompt of one object. Raises RefusedError(MALFORMED_INPUT).
 
-
-def _optional(line: JsonObject, key: str, *, default: Json) -> Json:
-    value = line.get(key)
-    return default if value is None else value
-
-
-def _id(line: JsonObject) -> str:
+    >>> prompt_of({"id": "a", "messages": [{"role": "user", "content": "Hello"}]}).thinking
+    True
+    """
+    if not line.keys() <= KEYS:
+        unknown = min(line.keys() - KEYS)
+        malformed(f"unknown key {unknown!r}: a prompt has {', '.join(sorted(KEYS))}", unknown)
+    thinking = _optional(line, "thinking", default=True)
+    if not isinstance(thinking, bool):
+        malformed(f"thinking must be true or false, is {json_kind(thinking)}", "thinking")
     row_id = _text(line.get("id"), "id")
     if not row_id:
         malformed("id must not be empty", "id")
-    return _encodable(row_id, "id")
-
-
-def _encodable(text: str, name: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        malformed(f"{name} holds half a surrogate pair and has no UTF-8", name)
-    return text
+    return Prompt(
+        id=_encodable(row_id, "id"),
+        messages=tuple(_messages(line)),
+        tools=tuple(_objects(_optional(line, "tools", default=[]), "tools")),
+        thinking=thinking,
+        dataset=_encodable(_text(_optional(line, "dataset", default=""), "dataset"), "dataset"),
+    )
 
 
 def _messages(line: JsonObject) -> list[JsonObject]:
@@ -122,7 +115,7 @@ def _objects(value: Json, name: str) -> list[JsonObject]:
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             malformed(f"{name}[{index}] must be an object, is {json_kind(item)}", f"{name}[{index}]")
-    return value  # type: ignore[return-value]  # every item was just seen to be an object
+    return value  # type: ignore[return-value]  # the loop above checked every item
 
 
 def _text(value: Json, name: str) -> str:
@@ -131,19 +124,35 @@ def _text(value: Json, name: str) -> str:
     return value
 
 
+def _optional(line: JsonObject, key: str, *, default: Json) -> Json:
+    value = line.get(key)
+    return default if value is None else value
+
+
+def _encodable(text: str, name: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        malformed(f"{name} holds half a surrogate pair and has no UTF-8", name)
+    return text
+
+
 def texts_of(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    """Every text of the prompt with its path, in order; keys are texts too."""
-    yield from _within("messages", [dict(message) for message in prompt.messages])
-    yield from _within("tools", [dict(tool) for tool in prompt.tools])
+    """Yield the path and text of each text, in order.
+
+    Keys are texts too.
+    """
+    yield from _texts_within("messages", [dict(message) for message in prompt.messages])
+    yield from _texts_within("tools", [dict(tool) for tool in prompt.tools])
 
 
-def _within(place: str, value: Json) -> Iterator[tuple[str, str]]:
+def _texts_within(place: str, value: Json) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _within(f"{place}[{index}]", item)
+            yield from _texts_within(f"{place}[{index}]", item)
     elif isinstance(value, dict):
         for key, item in value.items():
             yield place, key
-            yield from _within(f"{place}.{key}", item)
+            yield from _texts_within(f"{place}.{key}", item)

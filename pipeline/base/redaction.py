@@ -1,17 +1,13 @@
-"""The key in use, taken out of whatever comes back: a provider may echo it, whole, without its prefix, or escaped.
+"""Secrets taken out of what providers say.
 
-Guarantees: what holds no part of the key comes back as the same bytes; the key goes wherever it stands in one piece,
-plain or with characters of it as JSON or an address escapes them. A key in pieces, a delta each, is beyond this.
-
-What counts as a secret: shapes that are one wherever they stand, and names whose value is one.
+Two uses. `redact` shortens a provider's words for a message, a log, a report or a quarantine line: nothing with a
+secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`, and what is quoted has UTF-8.
+`Redaction` takes the one key in use out of an answer, which a provider may echo whole, without its prefix, or escaped.
 
 Guarantees: a shape asks for a digit, a length or a prefix that prose does not have, and none matches the mark that
-takes its place. Where a rule has the group `secret`, that part alone is one.
-
-A provider's own words, as they may stand in a message, a log, a report or a quarantine line.
-
-Guarantees: nothing of a secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`; what
-is quoted has UTF-8. An answer itself is kept as it came: this is for what is said about it.
+takes its place; where a rule has the group `secret`, that part alone is replaced. Bytes that hold no part of the key
+come back unchanged; the key is removed wherever it stands in one piece, plain or with characters of it as JSON or a URL
+escapes them. A key in pieces, one in each delta, is not found. Beside that key, an answer is kept as it came.
 """
 
 from __future__ import annotations
@@ -21,6 +17,11 @@ from collections.abc import Mapping
 from typing import Final
 
 MARK: Final = "[SCRUBBED]"
+REMOVED: Final = "[key removed]"
+LOOKED_AT: Final = 4096
+"""Characters of a text that are read at all; a quotation is far shorter."""
+SHORTEST: Final = 16
+"""A shorter piece of a key would blot out text that has nothing to do with it."""
 
 SECRET_NAMES: Final = "|".join(
     [
@@ -63,72 +64,64 @@ PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
 """Shapes that are secrets wherever they stand."""
 
 FIELD: Final = re.compile(rf'(?<!\\)"(?:{SECRET_NAMES})"\s*:\s*(?=["\d\[-])', re.IGNORECASE)
-"""JSON members that are secrets by name, where their value is text, a number or a list; a schema of that name has an
-object."""
+"""JSON members that are secrets by name. Their value is text, a number or a list; in a schema it is an object."""
 
 RAW: Final = re.compile(r'(?<!\\)"raw"\s*:\s*(?=["{\[])')
-"""`error.metadata.raw`: what upstream said, which has held team and key ids. In answers only; text there is quoted."""
-
-LOOKED_AT: Final = 4096
-"""Characters of a text that are read at all; a quotation is far shorter."""
+"""`error.metadata.raw`: what upstream said, which has held team and key ids. In answers only, where text is quoted."""
 
 _VALUE: Final = r'(?:"(?:[^"\\]|\\.)*"?|\{[^}]*\}?|\[[^\]]*\]?|[^,}\s]+)'
 _MEMBERS: Final = tuple(re.compile(rule.pattern.replace(r"(?<!\\)", "") + _VALUE, rule.flags) for rule in (FIELD, RAW))
 
 
 def redact(text: str, most: int) -> str:
-    """At most so many characters of `text`."""
-    seen = text[:LOOKED_AT].replace('\\"', '"')
+    """Return at most `most` characters of `text`, without secrets.
+
+    >>> redact('{"user_id": "u-1", "message": "No"}', 80)
+    '{"user_id": [SCRUBBED], "message": "No"}'
+    """
+    found = text[:LOOKED_AT].replace('\\"', '"')
     for rule in _MEMBERS:
-        seen = rule.sub(_without_value, seen)
+        found = rule.sub(lambda member: f"{member[0].partition(':')[0]}: {MARK}", found)
     for rule in PATTERNS.values():
-        seen = rule.sub(_without, seen)
-    return seen[:most].encode("utf-8", "replace").decode("utf-8")
+        found = rule.sub(_masked, found)
+    return found[:most].encode("utf-8", "replace").decode("utf-8")
 
 
-def _without_value(match: re.Match[str]) -> str:
-    return f"{match[0].partition(':')[0]}: {MARK}"
-
-
-def _without(match: re.Match[str]) -> str:
+def _masked(match: re.Match[str]) -> str:
     if "secret" not in match.re.groupindex:
         return MARK
     start, stop = (match.start("secret") - match.start(), match.end("secret") - match.start())
     return match[0][:start] + MARK + match[0][stop:]
 
 
-REMOVED = "[key removed]"
-SHORTEST = 16
-"""A shorter piece of a key would blot out text that has nothing to do with it."""
-
-
 class Redaction:
-    """Takes one key out. None: there is none to take out."""
+    """Removes one key from answers; None removes nothing."""
 
     def __init__(self, key: str | None) -> None:
         tails = {key[match.end() :] for match in re.finditer("[-_]", key)} if key else set()
         forms = sorted({form for form in {key or "", *tails} if len(form) >= SHORTEST}, key=len, reverse=True)
         run = max(re.findall("[0-9A-Za-z]+", forms[-1]), key=len, default="") if forms else ""
-        # Nobody escapes letters and digits: without the longest run of them there is no key, and no regex is run.
+        # Nobody escapes letters and digits: without the longest run of them there is no key, and no pattern need run.
         self._runs = tuple({each.encode() for each in (run, run.lower(), run.upper())}) if forms else ()
         self._rule = re.compile("|".join(map(_escaped, forms)).encode(), re.IGNORECASE)
 
     def of(self, raw: bytes) -> bytes:
-        """The bytes without the key."""
+        """Return the bytes without the key."""
         if not any(run in raw for run in self._runs):
             return raw
         return self._rule.sub(REMOVED.encode(), raw)
 
     def of_text(self, text: str) -> str:
-        """The text without the key."""
+        """Return the text without the key."""
         return self.of(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def of_header(self, text: str | None) -> str | None:
-        """The header's value without the key."""
+        """Return a header's value without the key."""
         return None if text is None else self.of_text(text)
 
 
 def _escaped(form: str) -> str:
+    """Return a pattern of the form, plain or escaped."""
     return "".join(
         rf"(?:{re.escape(char)}|\\+u00{ord(char):02x}|%{ord(char):02x}|\\+{re.escape(char)})" for char in form
     )

@@ -1,7 +1,9 @@
-"""`python -m pipeline audit`: which features a dataset's rows use, how many, and the first of each to look at.
+"""Count the features that a dataset's rows use.
 
-Guarantees: reads only; a bad row is counted with its reason and is not fatal. Exit 2 in one sentence where the source
-cannot be read, has other columns, or gives no prompt.
+    python -m pipeline audit SOURCE --dataset NAME
+
+Guarantees: it reads only; a bad row is counted with its reason and is not fatal. Exit 1 where a worker was lost, 2 in
+one sentence where the source cannot be read, has other columns, or gives no prompt.
 """
 
 from __future__ import annotations
@@ -12,52 +14,56 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cli.options import positive
 from pipeline.records import ToolMode
 
 if TYPE_CHECKING:
-    from pipeline.datasets.audit import Audit, AuditedRow
+    from pipeline.datasets.audit import Audit
     from pipeline.datasets.control_text import ControlText
     from pipeline.datasets.registry import Dataset
 
 WORKER_LOST = 1
 WHAT = 64
-"""Characters of what was seen that the table shows."""
+"""Characters that the table shows of what was found."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `audit`."""
-    parser = subparsers.add_parser("audit", help="which features a dataset's rows use, with the first of each")
+    parser = subparsers.add_parser(
+        "audit", help="count the features that a dataset's rows use, and show the first of each"
+    )
     add = parser.add_argument
     add("source", metavar="SOURCE", help="JSON, JSON lines or Parquet: a file, folder, glob, or hub:REPO@COMMIT")
     add("--dataset", default="messages", metavar="NAME", help="B1 to B8, a variant, or messages (default)")
-    add("--tools", choices=["raw", "structured"], help="how its tools would travel (default: as the dataset says)")
+    add("--tools", choices=["raw", "structured"], help="how its tools travel (default: as the dataset says)")
     add(
         "--format",
         metavar="F",
-        help="whose control tokens to look for (default: all whose vocabulary is here)",
+        help="format whose control tokens are searched for (default: all whose vocabulary is here)",
     )
     add("--tokenizer", metavar="DIR", help="directory of that format's vocabulary, or hub:REPOSITORY@REVISION")
-    add("--first", type=_count, default=3, metavar="N", help="rows named as evidence of each feature (default 3)")
-    add("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
+    add("--first", type=positive, default=3, metavar="N", help="rows shown for each feature (default 3)")
+    add("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     add("--rows", action="store_true", help="one line a row: its id and its features")
     add("--json", action="store_true", help="one JSON object on stdout; with --rows, one a row")
     parser.set_defaults(run=run_audit)
 
 
 def run_audit(args: argparse.Namespace) -> int:
-    """Audit, and say it."""
+    """Audit the source and print the result."""
     from pipeline.base.processes import WorkerError
     from pipeline.datasets.audit import Audit, Auditor, audited_rows
     from pipeline.datasets.registry import dataset_named
 
     dataset = dataset_named(args.dataset)
-    auditor = Auditor(dataset.name, ToolMode(args.tools) if args.tools else dataset.tools, _spelled(args))
+    auditor = Auditor(dataset.name, ToolMode(args.tools) if args.tools else dataset.tools, _control_text(args))
     audit = Audit(auditor, args.first)
     try:
         for row in audited_rows(auditor, dataset, args.source, args.workers):
             audit.take(row)
             if args.rows:
-                sys.stdout.write(_row(row, as_json=args.json))
+                features = row.rejected or " ".join(sorted(row.found)) or "none"
+                plain = f"{row.id or '-'}\t{features}\n"
+                sys.stdout.write(row.line().decode("utf-8", "surrogatepass") if args.json else plain)
     except WorkerError as error:
         sys.stderr.write(f"error: {error}\n")
         return WORKER_LOST
@@ -65,11 +71,11 @@ def run_audit(args: argparse.Namespace) -> int:
     if args.json and not args.rows:
         sys.stdout.write(json.dumps(audit.document() | {"sha256": audit.sha256}) + "\n")
     elif not args.json:
-        sys.stdout.write("".join(f"{line}\n" for line in _told(audit, dataset, args.source)))
+        sys.stdout.write("".join(f"{line}\n" for line in _table(audit, dataset, args.source)))
     return 0
 
 
-def _spelled(args: argparse.Namespace) -> ControlText:
+def _control_text(args: argparse.Namespace) -> ControlText:
     from pipeline.datasets.control_text import spelled_at_hand, spelled_by
     from pipeline.formats.registry import FormatError, open_format
 
@@ -80,13 +86,7 @@ def _spelled(args: argparse.Namespace) -> ControlText:
     return spelled_at_hand()
 
 
-def _row(row: AuditedRow, *, as_json: bool) -> str:
-    if as_json:
-        return row.line().decode("utf-8", "surrogatepass")
-    return f"{row.id or '-'}\t{row.rejected or ' '.join(sorted(row.found)) or 'none'}\n"
-
-
-def _told(audit: Audit, dataset: Dataset, source: str) -> Iterator[str]:
+def _table(audit: Audit, dataset: Dataset, source: str) -> Iterator[str]:
     yield f"{dataset.name}, {dataset.title}: {source}"
     yield f"{audit.rows:>12,}  rows read"
     yield f"{audit.prompts:>12,}  prompts"
@@ -99,7 +99,7 @@ def _told(audit: Audit, dataset: Dataset, source: str) -> Iterator[str]:
 
 
 def feature_table(document: dict[str, Any]) -> Iterator[str]:
-    """A line a feature, and under it the first rows."""
+    """Yield a line for each feature, and its first rows."""
     yield f"{'rows':>12}  {'share':>7}  feature"
     for name, found in document["features"].items():
         yield f"{found['rows']:>12,}  {found['share']:>7.2%}  {name}"
@@ -107,9 +107,3 @@ def feature_table(document: dict[str, Any]) -> Iterator[str]:
             place = f", {first['where']}" if first["where"] else ""
             what = first["what"] if len(first["what"]) <= WHAT else first["what"][:WHAT] + "…"
             yield f"{'':>23}row {first['row']}, {first['id']}: {what}{place}"
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
-    return int(text)

@@ -1,7 +1,9 @@
-"""`python -m pipeline evaluate`: what a drafter is worth, by real speculative decoding with its target.
+"""Measure a drafter by real speculative decoding with its target.
 
-Guarantees: every answer is compared with the target's own, and exit 1 says that one differs where it must not; on a GPU
-the gate is asked first, since its hours are money (exit 3). Unusable input is 2, in one sentence.
+    python -m pipeline evaluate DRAFTER_DIR --target DIR --prompts FILE
+
+Guarantees: every answer is compared with the target's own; exit 1 says that one differs where it must not. On a GPU the
+gate is asked first, since its hours cost money (exit 3). Unusable input is exit 2, in one sentence.
 """
 
 from __future__ import annotations
@@ -10,22 +12,22 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, positive, say
 from pipeline.gate.gate import SHUT, GateShutError, Job, Kind, require
 from pipeline.records import Json
 
 if TYPE_CHECKING:
-    from pipeline.drafter.decoding.evaluate import Contender
+    from pipeline.drafter.decoding.evaluate import Contender, Trial
     from pipeline.drafter.decoding.prompts import EvaluationPrompt, Render
     from pipeline.drafter.decoding.verify import Verifier
     from pipeline.drafter.model.model import Drafter
     from pipeline.drafter.rows import TrainingRows
-    from pipeline.drafter.target.files import TargetFacts
     from pipeline.drafter.target.hidden_states import Target
 
 FAILED = 1
@@ -33,8 +35,9 @@ TEMPLATE = "template"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `evaluate`."""
-    parser = subparsers.add_parser("evaluate", help="acceptance and speed of a drafter, and whether it is lossless")
+    parser = subparsers.add_parser(
+        "evaluate", help="measure a drafter's acceptance and speed, and whether it is lossless"
+    )
     add = parser.add_argument
     add("drafter", type=Path, metavar="DRAFTER_DIR", help="an exported drafter")
     add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory, local files alone")
@@ -42,24 +45,32 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--prompts", type=Path, nargs="+", required=True, metavar="FILE", help=prompts)
     shapes = "chain:N, tree:N,N,… or dynamic:DEPTH,TOP,TOKENS; may be given again (default: chain:4)"
     add("--shape", action="append", metavar="SHAPE", help=shapes)
-    add("--max-tokens", type=positive, default=128, metavar="N", help="of an answer at most (default: 128)")
-    add("--limit", type=positive, metavar="N", help="at most so many prompts of each set, the first ones")
-    add("--format", metavar="NAME", help="what renders messages: a format, or `template`, the target's own")
-    add("--layers", metavar="LOW,MID,HIGH", help="which states the drafter reads, whatever its config says")
-    add("--untrained", type=int, metavar="SEED", help="evaluate the drafter as it was before training, too")
-    add("--bigram", type=Path, nargs="+", metavar="ROWS_FOLDER", help="and a table of what follows what in these rows")
-    add("--device", default="cpu", help="cpu (default), cuda, cuda:1 …; computes in float32 on any")
-    add("--threads", type=positive, metavar="N", help="of torch, on the CPU")
+    add("--max-tokens", type=positive, default=128, metavar="N", help="longest answer (default: 128)")
+    add("--limit", type=positive, metavar="N", help="the first N prompts of each set")
+    add("--format", metavar="NAME", help="what renders messages: a format, or `template` for the target's own")
+    add(
+        "--layers", metavar="LOW,MID,HIGH", help="layers whose states the drafter reads, instead of those in its config"
+    )
+    add("--untrained", type=int, metavar="SEED", help="also evaluate the drafter as it was before training")
+    add(
+        "--bigram",
+        type=Path,
+        nargs="+",
+        metavar="ROWS_FOLDER",
+        help="also evaluate a table of which token follows which in these rows",
+    )
+    add("--device", default="cpu", help="cpu (default), cuda, cuda:1 …; always computes in float32")
+    add("--threads", type=positive, metavar="N", help="threads of torch, on the CPU")
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
     parser.set_defaults(run=run_evaluate)
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
-    """Load, decode, compare, report; the exit status."""
+    """Load, decode, compare, report; return the exit status."""
     import torch
 
     from pipeline.drafter.decoding.evaluate import evaluate
-    from pipeline.drafter.decoding.report import document_of, lossless, require_apart, table_of
+    from pipeline.drafter.decoding.report import require_apart
     from pipeline.drafter.decoding.speculate import Limits
     from pipeline.drafter.decoding.trees import parse_shape
     from pipeline.drafter.decoding.verify import Verifier
@@ -69,30 +80,23 @@ def run_evaluate(args: argparse.Namespace) -> int:
         try:
             require(Job(Kind.TRAIN))
         except GateShutError as error:
-            sys.stderr.write(f"{error}\n")
+            say(str(error))
             return SHUT
     if args.threads:
         torch.set_num_threads(args.threads)
     target, drafter = _loaded(args)
     verifier = Verifier(target)
-    limits = Limits(args.max_tokens, verifier.end_ids)
-    questions = _answerable(
-        _questions(args, target.facts), verifier, args.max_tokens + max(shape.depth for shape in shapes)
-    )
+    prompts = _prompts(args, verifier, args.max_tokens + max(shape.depth for shape in shapes))
     contenders = _contenders(args, drafter, verifier)
     names = [contender.name for contender in contenders]
-    require_apart((question.dataset for question in questions), names, [shape.name for shape in shapes])
-    with _progress(len(questions)) as told:
-        trials = evaluate(verifier, contenders, shapes, questions, limits, told)
-    if args.json:
-        sys.stdout.write(json.dumps({**_settings(args, target), **document_of(trials)}) + "\n")
-    else:
-        sys.stdout.write("".join(f"{line}\n" for line in table_of(trials)))
-    return FAILED if lossless(trials)["failures"] else 0
+    require_apart((prompt.dataset for prompt in prompts), names, [shape.name for shape in shapes])
+    with _progress(len(prompts)) as show:
+        trials = evaluate(verifier, contenders, shapes, prompts, Limits(args.max_tokens, verifier.end_ids), show)
+    return _report(args, target, trials)
 
 
 def layers_named(text: str | None) -> tuple[int, ...] | None:
-    """`LOW,MID,HIGH` as numbers. Raises ArgumentsError."""
+    """Parse `LOW,MID,HIGH`. Raises ArgumentsError."""
     if text is None:
         return None
     parts = text.split(",")
@@ -102,39 +106,49 @@ def layers_named(text: str | None) -> tuple[int, ...] | None:
 
 
 def _loaded(args: argparse.Namespace) -> tuple[Target, Drafter]:
-    """Target and drafter on their device, in float32, in which two passes round alike to far below a tie."""
+    """Load target and drafter on their device.
+
+    In float32, where the rounding of two passes differs by far less than a tie.
+    """
     import torch
 
     from pipeline.drafter.export.serving import load_drafter, trained_on
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
     from pipeline.drafter.target.hidden_states import device_named, load_target
 
     facts = target_facts(args.target)
     device = device_named(args.device)
-    embedding = read_ends(args.target).embedding.to(device)
+    embedding = read_embedding_and_head(args.target).embedding.to(device)
     drafter = load_drafter(args.drafter, facts, embedding, layers=layers_named(args.layers))
     if (other := trained_on(args.drafter)) not in (None, facts.weights_sha256):
-        _say(f"note: {args.drafter} was trained for other weights ({other!s:.12}) than this target's")
+        say(f"note: {args.drafter} was trained for other weights ({other!s:.12}) than this target's")
     layers = drafter.config.aux_layers
     return load_target(args.target, layers=layers, device=device, dtype=torch.float32, facts=facts), drafter
 
 
-def _questions(args: argparse.Namespace, facts: TargetFacts) -> list[EvaluationPrompt]:
+def _prompts(args: argparse.Namespace, verifier: Verifier, tokens: int) -> list[EvaluationPrompt]:
+    """Read the prompts that leave room for `tokens` more.
+
+    At most `--limit` of each dataset; those without room are reported. Raises ArgumentsError where none is left.
+    """
     from pipeline.drafter.decoding.prompts import evaluation_prompts_in
 
-    found = evaluation_prompts_in(args.prompts, _render(args), facts.vocab_size)
-    if args.limit is None:
-        return found
-    taken: dict[str, int] = {}
-    kept = []
-    for question in found:
-        taken[question.dataset] = taken.get(question.dataset, 0) + 1
-        kept += [question] if taken[question.dataset] <= args.limit else []
+    taken: Counter[str] = Counter()
+    found: list[EvaluationPrompt] = []
+    for prompt in evaluation_prompts_in(args.prompts, _renderer(args), verifier.target.facts.vocab_size):
+        taken[prompt.dataset] += 1
+        if args.limit is None or taken[prompt.dataset] <= args.limit:
+            found.append(prompt)
+    kept = [prompt for prompt in found if len(prompt.ids) + tokens <= verifier.context]
+    if left := len(found) - len(kept):
+        say(f"{left} prompts left out: with answer and draft they exceed the target's context of {verifier.context}")
+    if not kept:
+        raise ArgumentsError(f"none of {len(found)} prompts can be evaluated. Lower --max-tokens, or give others")
     return kept
 
 
-def _render(args: argparse.Namespace) -> Render | None:
-    """What makes ids of messages, as far as it is known."""
+def _renderer(args: argparse.Namespace) -> Render | None:
+    """Return what renders messages to ids, if known."""
     from pipeline.drafter.decoding.prompts import formats_of, template_renderer
     from pipeline.formats.registry import open_format
 
@@ -146,19 +160,8 @@ def _render(args: argparse.Namespace) -> Render | None:
     return open_format(names[0], str(args.target)).render if len(names) == 1 else None
 
 
-def _answerable(questions: Sequence[EvaluationPrompt], verifier: Verifier, tokens: int) -> list[EvaluationPrompt]:
-    """Those that leave room for an answer and a draft; the others are said. Raises ArgumentsError where none does."""
-    kept = [question for question in questions if len(question.ids) + tokens <= verifier.context]
-    if len(kept) < len(questions):
-        left = len(questions) - len(kept)
-        _say(f"{left} prompts left out: with answer and draft they exceed the target's context of {verifier.context}")
-    if not kept:
-        raise ArgumentsError(f"none of {len(questions)} prompts can be evaluated. Lower --max-tokens, or give others")
-    return kept
-
-
 def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) -> list[Contender]:
-    """Who drafts. Raises SeedError, and what reading rows raises."""
+    """Return who drafts. Raises SeedError, and what reading rows raises."""
     from pipeline.drafter.decoding.drafting import DrafterDrafting, TableDrafting, successors_in, untrained_like
     from pipeline.drafter.decoding.evaluate import Contender
 
@@ -168,12 +171,16 @@ def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) 
         found.append(Contender(name, DrafterDrafting(untrained_like(drafter, args.untrained))))
     if args.bigram:
         rows = _rows(args.bigram, verifier)
-        found.append(Contender("bigram", TableDrafting(successors_in((r.ids.tolist(), r.mask.tolist()) for r in rows))))
+        table = successors_in((row.ids.tolist(), row.mask.tolist()) for row in rows)
+        found.append(Contender("bigram", TableDrafting(table)))
     return found
 
 
 def _rows(folders: Sequence[Path], verifier: Verifier) -> TrainingRows:
-    """Rows in the target's vocabulary, no longer than its context. Raises RowsError, TargetError, ArgumentsError."""
+    """Read rows that fit the target's vocabulary and context.
+
+    Raises RowsError, TargetError, ArgumentsError.
+    """
     from pipeline.drafter.rows import TrainingRows, read_rows
     from pipeline.drafter.target.files import check_rows
 
@@ -184,27 +191,18 @@ def _rows(folders: Sequence[Path], verifier: Verifier) -> TrainingRows:
             f"each of {len(found)} rows of --bigram is longer than the target's context of {context}. Give others"
         )
     if left := len(found) - len(kept):
-        _say(f"{left} rows left out of --bigram: they exceed the target's context of {context}")
+        say(f"{left} rows left out of --bigram: they exceed the target's context of {context}")
     rows = TrainingRows(kept, found.folders, found.policy, found.left_out)
     check_rows(verifier.target.facts, rows)
     return rows
 
 
-def _settings(args: argparse.Namespace, target: Target) -> dict[str, Json]:
-    facts: TargetFacts = target.facts
-    return {
-        "drafter": str(args.drafter),
-        "drafter_sha256": hashlib.sha256((args.drafter / "model.safetensors").read_bytes()).hexdigest(),
-        "target_weights_sha256": facts.weights_sha256,
-        "aux_layers": [*target.layers],
-        "max_tokens": args.max_tokens,
-        "device": str(target.device),
-    }
-
-
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[EvaluationPrompt], None]]:
-    """A bar of prompts on a terminal, a line every twenty of them elsewhere; on stderr."""
+    """Show progress on stderr.
+
+    A bar on a terminal, elsewhere a line every twenty prompts.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -214,15 +212,30 @@ def _progress(total: int) -> Iterator[Callable[[EvaluationPrompt], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("prompts", total=total)
 
-        def told(_: EvaluationPrompt) -> None:
+        def show(_: EvaluationPrompt) -> None:
             nonlocal done
             done += 1
             bar.advance(task)
             if not console.is_terminal and done % 20 == 0:
-                _say(f"{done:,} of {total:,} prompts")
+                say(f"{done:,} of {total:,} prompts")
 
-        yield told
+        yield show
 
 
-def _say(*sentences: str) -> None:
-    sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))
+def _report(args: argparse.Namespace, target: Target, trials: Sequence[Trial]) -> int:
+    """Print the figures; return 1 if drafting changed an answer."""
+    from pipeline.drafter.decoding.report import document_of, lossless, table_of
+
+    if args.json:
+        settings: dict[str, Json] = {
+            "drafter": str(args.drafter),
+            "drafter_sha256": hashlib.sha256((args.drafter / "model.safetensors").read_bytes()).hexdigest(),
+            "target_weights_sha256": target.facts.weights_sha256,
+            "aux_layers": [*target.layers],
+            "max_tokens": args.max_tokens,
+            "device": str(target.device),
+        }
+        sys.stdout.write(json.dumps({**settings, **document_of(trials)}) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in table_of(trials)))
+    return FAILED if lossless(trials)["failures"] else 0

@@ -1,7 +1,9 @@
-"""`python -m pipeline export`: a drafter, or the rows to train one on, as other programs read them.
+"""Write a drafter, or rows, as other programs read them.
 
-Guarantees: what is written is checked before and is there whole or not at all, in a new place; rows leave only under
-the gate and policy of our own training, since other trainers' hours are money too. Unusable input is exit 2, in one
+    python -m pipeline export checkpoint|to-speculators|from-speculators|untrained|rows …
+
+Guarantees: what is written is checked first, and is there whole or not at all, in a new place. Rows leave only by the
+gate and policy of our own training, since the hours of other trainers cost money too. Unusable input is exit 2, in one
 sentence; the gate's refusal is 3.
 """
 
@@ -13,7 +15,7 @@ import sys
 from pathlib import Path
 
 from pipeline.cli.evaluate import layers_named
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, positive, say
 from pipeline.gate.gate import SHUT, GateShutError, require
 from pipeline.records import Evidence, Json
 
@@ -21,61 +23,26 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `export`, with one of its own for each kind of thing."""
-    parser = subparsers.add_parser("export", help="drafters and rows as other programs read them")
+    parser = subparsers.add_parser("export", help="write drafters and rows as other programs read them")
     kinds = parser.add_subparsers(required=True, metavar="WHAT")
-    _add_checkpoint(kinds)
-    _add_speculators(kinds)
-    _add_untrained(kinds)
-    _add_rows(kinds)
+    for add in (add_checkpoint, add_speculators, add_untrained, add_rows):
+        add(kinds)
 
 
-def _add_checkpoint(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = kinds.add_parser("checkpoint", help="a drafter of a training that goes on, as SGLang and vLLM load it")
+def add_checkpoint(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """A checkpoint of a running training, as engines load it."""
+    parser = kinds.add_parser("checkpoint", help="a checkpoint of `train` as SGLang and vLLM load it")
     add = parser.add_argument
     add(
-        "training", type=Path, metavar="RUN", help="what `train` writes into (its newest checkpoint), or one checkpoint"
+        "training",
+        type=Path,
+        metavar="RUN",
+        help="folder of `train` (its newest checkpoint is taken), or one checkpoint",
     )
     add("out", type=Path, metavar="OUT", help="a new directory")
     add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory")
-    add("--dtype", choices=DTYPES, default="bfloat16", help="of the weights (default: bfloat16)")
+    add("--dtype", choices=DTYPES, default="bfloat16", help="dtype of the weights (default: bfloat16)")
     parser.set_defaults(run=run_checkpoint)
-
-
-def _add_speculators(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    to = kinds.add_parser("to-speculators", help="an exported drafter in speculators' format")
-    to.add_argument("--verifier", metavar="NAME", help="the target as a server will know it (default: --target)")
-    to.add_argument("--draft-tokens", type=positive, default=3, metavar="N", help="drafted a round (default: 3)")
-    back = kinds.add_parser("from-speculators", help="a drafter of speculators as SGLang and vLLM load it")
-    for parser, run in ((to, run_to_speculators), (back, run_from_speculators)):
-        parser.add_argument("drafter", type=Path, metavar="DRAFTER_DIR", help="the drafter's directory")
-        parser.add_argument("out", type=Path, metavar="OUT", help="a new directory")
-        parser.add_argument("--target", type=Path, required=True, metavar="DIR", help="the target's model directory")
-        parser.set_defaults(run=run)
-
-
-def _add_untrained(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = kinds.add_parser("untrained", help="a drafter before training, to compare with or to try an engine on")
-    add = parser.add_argument
-    add("out", type=Path, metavar="OUT", help="a new directory")
-    add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory")
-    add("--draft-vocabulary", type=positive, metavar="N", help="the first N tokens (default: the target's vocabulary)")
-    add("--layers", metavar="LOW,MID,HIGH", help="0-based layers, whose outputs are read (default: EAGLE's)")
-    add("--seed", type=int, default=0, help="what the weights are drawn with (default: 0)")
-    add("--dtype", choices=DTYPES, default="bfloat16", help="of the weights (default: bfloat16)")
-    parser.set_defaults(run=run_untrained)
-
-
-def _add_rows(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = kinds.add_parser("rows", help="proven rows as training input of SpecForge and speculators: ids, no text")
-    add = parser.add_argument
-    add("out", type=Path, metavar="OUT", help="a new folder")
-    add("rows", type=Path, nargs="+", metavar="ROWS_FOLDER", help="folders that `generate` or `merge` wrote")
-    evidence = "the weakest evidence that is taken (default: stream_deltas); `counted` has a risk, which is said"
-    add("--min-evidence", type=Evidence, choices=list(Evidence), default=Evidence.STREAM_DELTAS, help=evidence)
-    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
-    add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
-    parser.set_defaults(run=run_rows)
 
 
 def run_checkpoint(args: argparse.Namespace) -> int:
@@ -88,18 +55,33 @@ def run_checkpoint(args: argparse.Namespace) -> int:
 
     snapshot, facts = load(newest(args.training) or args.training), target_facts(args.target)
     for name in ("weights_sha256", "config_sha256"):
-        if snapshot.told.get(f"target_{name}") != getattr(facts, name):
+        if snapshot.description.get(f"target_{name}") != getattr(facts, name):
             raise ArgumentsError(f"{args.training} is of another target than {args.target}: its {name} differs")
-    told: dict[str, Json] = {"steps": snapshot.step}
-    export(args.out, drafter_of(snapshot), facts, dtype=getattr(torch, args.dtype), provenance=told)
+    provenance: dict[str, Json] = {"steps": snapshot.step}
+    export(args.out, drafter_of(snapshot), facts, dtype=getattr(torch, args.dtype), provenance=provenance)
     return _written(args.out, steps=snapshot.step)
+
+
+def add_speculators(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """To and from speculators' format."""
+    to = kinds.add_parser("to-speculators", help="an exported drafter in speculators' format")
+    to.add_argument("--verifier", metavar="NAME", help="the target's name at the server (default: --target)")
+    to.add_argument(
+        "--draft-tokens", type=positive, default=3, metavar="N", help="tokens drafted in a round (default: 3)"
+    )
+    back = kinds.add_parser("from-speculators", help="a drafter in speculators' format as SGLang and vLLM load it")
+    for parser, run in ((to, run_to_speculators), (back, run_from_speculators)):
+        parser.add_argument("drafter", type=Path, metavar="DRAFTER_DIR", help="the drafter's directory")
+        parser.add_argument("out", type=Path, metavar="OUT", help="a new directory")
+        parser.add_argument("--target", type=Path, required=True, metavar="DIR", help="the target's model directory")
+        parser.set_defaults(run=run)
 
 
 def run_to_speculators(args: argparse.Namespace) -> int:
     from pipeline.drafter.export.speculators import to_speculators
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
 
-    facts, embedding = target_facts(args.target), read_ends(args.target).embedding
+    facts, embedding = target_facts(args.target), read_embedding_and_head(args.target).embedding
     verifier = args.verifier or str(args.target)
     to_speculators(args.drafter, args.out, facts, embedding, verifier=verifier, draft_tokens=args.draft_tokens)
     return _written(args.out)
@@ -107,10 +89,23 @@ def run_to_speculators(args: argparse.Namespace) -> int:
 
 def run_from_speculators(args: argparse.Namespace) -> int:
     from pipeline.drafter.export.speculators import from_speculators
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
 
-    from_speculators(args.drafter, args.out, target_facts(args.target), read_ends(args.target).embedding)
+    from_speculators(args.drafter, args.out, target_facts(args.target), read_embedding_and_head(args.target).embedding)
     return _written(args.out)
+
+
+def add_untrained(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """A drafter with fresh weights."""
+    parser = kinds.add_parser("untrained", help="a drafter with fresh weights, to compare with or to try an engine on")
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="a new directory")
+    add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory")
+    add("--draft-vocabulary", type=positive, metavar="N", help="the first N tokens (default: the target's vocabulary)")
+    add("--layers", metavar="LOW,MID,HIGH", help="0-based layers whose outputs are read (default: EAGLE's)")
+    add("--seed", type=int, default=0, help="seed of the weights (default: 0)")
+    add("--dtype", choices=DTYPES, default="bfloat16", help="dtype of the weights (default: bfloat16)")
+    parser.set_defaults(run=run_untrained)
 
 
 def run_untrained(args: argparse.Namespace) -> int:
@@ -118,23 +113,36 @@ def run_untrained(args: argparse.Namespace) -> int:
 
     from pipeline.drafter.decoding.drafting import untrained
     from pipeline.drafter.export.serving import export
-    from pipeline.drafter.model.config import choose, of_target
-    from pipeline.drafter.target.files import read_ends, target_facts
+    from pipeline.drafter.model.config import choose_vocabulary, drafter_config
+    from pipeline.drafter.target.files import read_embedding_and_head, target_facts
     from pipeline.drafter.target.layers import layers_of
 
     facts = target_facts(args.target)
     size = args.draft_vocabulary or facts.vocab_size
     layers = layers_of(facts.num_layers, layers_named(args.layers))
-    config = of_target(facts.config.get_text_config(), draft_vocab_size=size, layers=layers)
-    vocabulary = choose(torch.zeros(facts.vocab_size), size)
-    drafter = untrained(config, vocabulary, read_ends(args.target).embedding, args.seed)
-    told: dict[str, Json] = {"untrained": True, "seed": args.seed}
-    export(args.out, drafter, facts, dtype=getattr(torch, args.dtype), provenance=told)
+    config = drafter_config(facts.config.get_text_config(), draft_vocab_size=size, layers=layers)
+    vocabulary = choose_vocabulary(torch.zeros(facts.vocab_size), size)
+    drafter = untrained(config, vocabulary, read_embedding_and_head(args.target).embedding, args.seed)
+    provenance: dict[str, Json] = {"untrained": True, "seed": args.seed}
+    export(args.out, drafter, facts, dtype=getattr(torch, args.dtype), provenance=provenance)
     return _written(args.out)
 
 
+def add_rows(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Proven rows as other trainers' input."""
+    parser = kinds.add_parser("rows", help="proven rows as training input of SpecForge and speculators: ids, no text")
+    add = parser.add_argument
+    add("out", type=Path, metavar="OUT", help="a new folder")
+    add("rows", type=Path, nargs="+", metavar="ROWS_FOLDER", help="folders that `generate` or `merge` wrote")
+    evidence = "the weakest evidence that is taken (default: stream_deltas); the risk of `counted` is printed"
+    add("--min-evidence", type=Evidence, choices=list(Evidence), default=Evidence.STREAM_DELTAS, help=evidence)
+    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
+    add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
+    parser.set_defaults(run=run_rows)
+
+
 def run_rows(args: argparse.Namespace) -> int:
-    from pipeline.cli.states import told_of_rows
+    from pipeline.cli.states import sentences_of
     from pipeline.drafter.export.training_inputs import write_inputs
     from pipeline.drafter.row_folders import job_of
     from pipeline.drafter.rows import RowPolicy, read_rows
@@ -142,16 +150,16 @@ def run_rows(args: argparse.Namespace) -> int:
     rows = read_rows(
         args.rows, RowPolicy(args.min_evidence, args.longest), accept_changed_tree=args.accept_changed_tree
     )
-    sys.stderr.write("".join(f"{sentence}\n" for sentence in told_of_rows(rows)))
+    say(*sentences_of(rows))
     try:
         permit = require(job_of(rows.folders))
     except GateShutError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return SHUT
     account = write_inputs(args.out, rows, {**rows.document(), "attestation": permit.attestation_sha256})
-    sys.stderr.write(
-        f"both trainers cut longer rows than they are told to, and say little: give --max-length {account.longest} or "
-        "more to SpecForge, --seq-length to speculators\n"
+    say(
+        f"both trainers cut rows that are longer than their limit: give --max-length {account.longest} or more to "
+        "SpecForge, --seq-length to speculators"
     )
     return _written(args.out, rows=account.rows, tokens=account.tokens, longest_row=account.longest)
 

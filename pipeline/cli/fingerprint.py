@@ -1,7 +1,9 @@
-"""`python -m pipeline fingerprint`: what routes do to text, learned from recorded exchanges.
+"""Learn what routes do to text from recorded exchanges.
 
-Guarantees: stdout has the traits alone; on stderr each line of the file is accounted for, with the reason where nothing
-was learned from it. Exit 0 where something was learned, 1 where nothing was, 2 on unusable arguments.
+    python -m pipeline fingerprint EXCHANGES.jsonl --tokenizer FORMAT=DIR
+
+Guarantees: stdout has the traits alone; stderr accounts for each line of the file, with the reason where nothing was
+learned from it. Exit 0 where something was learned, 1 where nothing was, 2 on unusable arguments.
 """
 
 from __future__ import annotations
@@ -21,32 +23,32 @@ from pipeline.fingerprints.harvest import harvest_of_file
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.models import formats_on
 from pipeline.fingerprints.votes import Learned
-from pipeline.formats.format import Format
 from pipeline.formats.registry import FORMATS, FormatError, open_format
-from pipeline.records import Json
 
 NOTHING = 1
 WIDTH = 200
-MOST_TOLD = 2
+MOST_SHOWN = 2
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `fingerprint`."""
     parser = subparsers.add_parser("fingerprint", help="learn what routes do to text from recorded exchanges")
-    parser.add_argument("exchanges", type=Path, metavar="EXCHANGES.jsonl", help="one request and its answer a line")
+    parser.add_argument(
+        "exchanges", type=Path, metavar="EXCHANGES.jsonl", help="one request and its answer in each line"
+    )
     parser.add_argument(
         "--tokenizer",
-        type=_named_directory,
+        type=named_directory,
         action="append",
         required=True,
         metavar="FORMAT=DIR",
-        help=f"a format's vocabulary; may be given several times; formats: {', '.join(sorted(FORMATS))}",
+        help=f"a format's vocabulary; may be repeated; formats: {', '.join(sorted(FORMATS))}",
     )
-    parser.add_argument("--json", action="store_true", help="one trait a line, as a fingerprint file has it")
+    parser.add_argument("--json", action="store_true", help="one trait a line, as in a fingerprint file")
     parser.set_defaults(run=run_fingerprint)
 
 
-def _named_directory(text: str) -> tuple[str, str]:
+def named_directory(text: str) -> tuple[str, str]:
+    """Parse `FORMAT=DIR`. Raises argparse.ArgumentTypeError."""
     name, equals, directory = text.partition("=")
     if not (name and equals and directory):
         raise argparse.ArgumentTypeError(f"{text!r} is not FORMAT=DIR")
@@ -54,9 +56,15 @@ def _named_directory(text: str) -> tuple[str, str]:
 
 
 def run_fingerprint(args: argparse.Namespace) -> int:
-    """Learn from the file and print. Raises ExchangesError, FormatError, TokenizerError."""
-    formats = formats_on(_opened(args.tokenizer))
-    found = harvest_of_file(args.exchanges, formats)
+    """Learn from the file and print.
+
+    Raises ExchangesError, FormatError, TokenizerError.
+    """
+    names = [name for name, _ in args.tokenizer]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise FormatError(f"--tokenizer names {twice} twice. Name each format once.")
+    formats = {name: open_format(name, directory) for name, directory in args.tokenizer}
+    found = harvest_of_file(args.exchanges, formats_on(formats))
     learned = learn(found)
     if args.json:
         sys.stdout.buffer.writelines(line_of(line) for one in learned for line in one.lines())
@@ -67,16 +75,11 @@ def run_fingerprint(args: argparse.Namespace) -> int:
     return 0 if learned else NOTHING
 
 
-def _opened(named: Sequence[tuple[str, str]]) -> dict[str, Format]:
-    """Each format on its vocabulary. Raises FormatError, TokenizerError."""
-    names = [name for name, _ in named]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise FormatError(f"--tokenizer names {twice} twice. Name each format once.")
-    return {name: open_format(name, directory) for name, directory in named}
-
-
 def _print(learned: Sequence[LearnedFingerprint]) -> None:
-    """The traits as a table; narrower than its widest cell only on a terminal."""
+    """Print the traits as a table.
+
+    Only on a terminal is it narrower than its widest cell.
+    """
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     table = Table("provider", "model", "form", "trait", "value", "n", "proven", "what speaks against it, or lacks")
     for one in learned:
@@ -90,17 +93,19 @@ def _print(learned: Sequence[LearnedFingerprint]) -> None:
 
 
 def _printable(text: str) -> str:
-    """Names and whys hold what strangers sent: nothing that a terminal obeys, and no half of a character."""
+    """Replace what a terminal would obey, and half characters.
+
+    Names and reasons hold what strangers sent.
+    """
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def against(learned: Learned) -> str:
-    """What the proof lacks, and the first answers that say something else."""
-    told = [f"{ballot.id} {_shown(ballot.value)}({ballot.why})" for ballot in learned.against[:MOST_TOLD]]
-    if (more := len(learned.against) - MOST_TOLD) > 0:
-        told.append(f"{more} more")
-    return "; ".join((*learned.lacks, *told))
-
-
-def _shown(value: Json) -> str:
-    return "" if value is None else f"{json.dumps(value)} "
+    """Return what the proof lacks, and the first dissenters."""
+    dissent = []
+    for ballot in learned.against[:MOST_SHOWN]:
+        value = "" if ballot.value is None else f"{json.dumps(ballot.value)} "
+        dissent.append(f"{ballot.id} {value}({ballot.why})")
+    if (more := len(learned.against) - MOST_SHOWN) > 0:
+        dissent.append(f"{more} more")
+    return "; ".join((*learned.lacks, *dissent))

@@ -1,6 +1,9 @@
-"""`python -m pipeline gate status`: whether a job may be launched, and if not, what exactly is in the way.
+"""Say which jobs may run, and what stops the others.
 
-What a command mends comes first and ends in it, what none mends yet comes last; `--json` gives the same content.
+    python -m pipeline gate status
+
+Guarantees: what shuts every job comes first, what shuts one job last, each with the command that mends it. `--json` has
+the same content.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0 when free generation may run, 3 when it may not."""
+    """Print; return 0 if free generation may run, else 3."""
     found = status()
     if arguments.json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
@@ -44,10 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
-    """What is allowed and why not, as plain JSON; `open` says whether free generation may run."""
+    """Return what is allowed and what not, as JSON.
+
+    `open` says whether free generation may run.
+    """
     now = now or datetime.now(UTC)
     standing = gate.examine(root, now=now)
-    spent, ledger = _spent()
+    spent, ledger = 0, list[Objection]()
+    try:
+        spent = spent_today(ledger_path(), "openrouter")
+    except LedgerError as error:
+        ledger = [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
     jobs: list[Json] = []
     for name, job in _jobs(standing):
         decision = gate.judge(job, standing, spent_today_pico=spent, now=now)
@@ -65,7 +75,10 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
 
 
 def _jobs(standing: gate.Standing) -> Iterator[tuple[str, gate.Job]]:
-    """One job of each kind, on the tiny target; paid routes are those with live recordings, or a stand-in for all."""
+    """Yield one job of each kind, on the tiny target.
+
+    Paid routes are those with live recordings, or a placeholder for all.
+    """
     tiny = standing.tiny_tokenizer or "none"
     live = sorted(standing.attested.live if standing.attested else ())
     emulator, local = Route("emulator", "", "siliconflow"), Route("local", "")
@@ -76,13 +89,6 @@ def _jobs(standing: gate.Standing) -> Iterator[tuple[str, gate.Job]]:
         name, _, model = way.partition(" ")
         route = Route("openrouter", model, name.partition("/")[2])
         yield f"generate {way}", gate.Job(gate.Kind.GENERATE, route, tokenizer_sha256=tiny)
-
-
-def _spent() -> tuple[int, list[Objection]]:
-    try:
-        return spent_today(ledger_path(), "openrouter"), []
-    except LedgerError as error:
-        return 0, [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
 
 
 def _attestation(attested: Attestation, standing: gate.Standing, now: datetime) -> dict[str, Json]:
@@ -107,22 +113,21 @@ def _print(found: dict[str, Json]) -> None:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     for objection in _dicts(found["objections"]):
         _print_objection(console, "shut", objection)
-    jobs, said = _dicts(found["jobs"]), _dicts(found["objections"])
+    jobs, printed = _dicts(found["jobs"]), _dicts(found["objections"])
     if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
         console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
     if isinstance(attestation := found["attestation"], dict):
         console.print(_attestation_line(attestation))
-    sets = [_set_line(each) for each in _dicts(found["engine_goldens"])]
+    sets = []
+    for each in _dicts(found["engine_goldens"]):
+        version = f" {each['version']}" if each["version"] else ""
+        mend = f" (Run: {each['mend']})" if each["mend"] else ""
+        sets.append(f"{each['name']}{version} {each['what']}{mend}")
     console.print(f"engine goldens  {', '.join(sets)}")
     for job in jobs:
         for objection in _dicts(job["objections"]):
-            if objection not in said:
+            if objection not in printed:
                 _print_objection(console, f"{job['job']}: shut", objection)
-
-
-def _set_line(told: dict[str, Json]) -> str:
-    version = f" {told['version']}" if told["version"] else ""
-    return f"{told['name']}{version} {told['what']}" + (f" (Run: {told['mend']})" if told["mend"] else "")
 
 
 def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:

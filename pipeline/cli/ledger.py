@@ -1,7 +1,10 @@
-"""`python -m pipeline ledger`: what was spent, by day, route and dataset, and what is unsettled.
+"""List what was spent, or print one paid answer.
 
-Guarantees: reads only, beside any run, but for `--reconcile`, which asks the provider what unsettled requests really
-cost and writes that down. Emulated dollars stand in rows of their own and in no total of real money.
+    python -m pipeline ledger [--answer REQUEST | --reconcile]
+
+The listing is by day, route and dataset, with what is unsettled. Guarantees: it only reads, and may be used while a run
+is on; but `--reconcile` asks the provider what unsettled requests really cost and writes that down. Emulated dollars
+have rows of their own and are in no total of real money.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +24,8 @@ from rich.text import Text
 
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ledger_path
-from pipeline.generation.ledger import Ledger, Spend, State, listing
+from pipeline.cli.options import ArgumentsError, say
+from pipeline.generation.ledger import Ledger, Spend, State, answer_of, listing
 from pipeline.records import Json
 
 UNSETTLED = frozenset({State.RESERVED, State.ANSWERED, State.UNKNOWN})
@@ -29,9 +33,9 @@ REAL = "openrouter"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `ledger`."""
     parser = subparsers.add_parser("ledger", help="list what was spent, by day and route, and what is unsettled")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="another ledger than this checkout's own")
+    parser.add_argument("--answer", metavar="REQUEST", help="print the answer to this request, byte for byte")
     parser.add_argument("--reconcile", action="store_true", help="ask the provider what unsettled requests cost")
     parser.add_argument("--base-url", metavar="URL", help="with --reconcile: the emulator to ask about emulated ones")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -39,8 +43,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run_ledger(args: argparse.Namespace) -> int:
-    """Print the listing. Raises LedgerError."""
+    """Print the listing, or one answer. Raises ArgumentsError, LedgerError."""
     path = args.ledger or ledger_path()
+    if args.answer is not None:
+        if args.reconcile or args.json:
+            raise ArgumentsError("--answer prints an answer as it came: leave out --reconcile and --json")
+        if (body := answer_of(path, args.answer)) is None:
+            what = f"{path} holds no answer to a request {args.answer!r}"
+            raise ArgumentsError(f"{what}: give the quarantine line's `request`")
+        sys.stdout.buffer.write(body)
+        return 0
     if args.reconcile and (code := _reconcile(path, args.base_url)):
         return code
     lines = listing(path)
@@ -52,32 +64,35 @@ def run_ledger(args: argparse.Namespace) -> int:
 
 
 def _reconcile(path: Path, base_url: str | None) -> int:
-    """Settle what the provider knows the cost of; the exit status where it could not be asked. Raises LedgerError."""
+    """Settle requests whose cost the provider knows.
+
+    Returns 0, or 1 where the provider could not be asked. Raises LedgerError.
+    """
     from pipeline.generation.engines.catalog import CatalogError
-    from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError
-
-    try:
-        found = asyncio.run(_asked(path, base_url))
-    except (CatalogError, KeyMissingError, NoAnswerError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    for what, count in sorted(found.items()):
-        sys.stderr.write(f"{count} requests: {what}\n")
-    return 0
-
-
-async def _asked(path: Path, base_url: str | None) -> Mapping[str, int]:
-    from pipeline.generation.engines.openrouter import open_client
+    from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError, open_client
     from pipeline.generation.reconcile import reconcile
 
     api: Literal["openrouter", "emulator"] = "openrouter" if base_url is None else "emulator"
-    async with open_client(api, base_url) as client:
-        with contextlib.closing(Ledger(path)) as ledger:
-            return {str(what): count for what, count in (await reconcile(client, ledger, api)).items()}
+
+    async def settled() -> dict[str, int]:
+        async with open_client(api, base_url) as client:
+            with contextlib.closing(Ledger(path)) as ledger:
+                return {str(what): count for what, count in (await reconcile(client, ledger, api)).items()}
+
+    try:
+        counts = asyncio.run(settled())
+    except (CatalogError, KeyMissingError, NoAnswerError, ValueError) as error:
+        say(f"error: {error}")
+        return 1
+    say(*(f"{count} requests: {what}" for what, count in sorted(counts.items())))
+    return 0
 
 
 def document(path: Path, lines: Sequence[Spend]) -> dict[str, Json]:
-    """The listing as JSON, money as exact decimals in USD; an unsettled line's is the worst case."""
+    """Return the listing as JSON.
+
+    Money is exact decimals in USD; an unsettled line has its worst case.
+    """
     spend: list[Json] = [
         {
             "day": line.day,

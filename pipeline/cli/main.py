@@ -1,8 +1,8 @@
-"""The command line: one verb a job, each in its own module, imported only when it is the verb.
+"""The menu of verbs, and how each ends.
 
-Guarantees: an error of ours is one or two sentences on stderr, never a traceback. Exit status: 0 done, 1 the work could
-not be finished, 2 unusable arguments, 3 the gate is shut, 4 the budget is spent, 5 the breaker
-paused the run, 130 interrupted.
+Guarantees: only the verb's own module is imported. An error of ours is one or two sentences on stderr, never a
+traceback. Exit status: 0 done, 1 the work could not be finished, 2 unusable arguments, 3 the gate is shut, 4 the budget
+is spent, 5 the breaker paused the run, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where a verb lives: its module has `add_parser(subparsers)`, whose parser sets `run`."""
+    """A verb's module and its line in the menu.
+
+    The module has `add_parser(subparsers)`, which sets `run` on the parser.
+    """
 
     module: str
     help: str
@@ -32,26 +35,31 @@ class Verb:
 
 VERBS: Mapping[str, Verb] = {
     "generate": Verb("pipeline.cli.generate", "ask a model for completions and keep the proven ones"),
-    "probe": Verb("pipeline.cli.probe", "ask a route the committed probes, and write what came as exchanges"),
+    "probe": Verb("pipeline.cli.probe", "ask a route the committed probes, and write the exchanges"),
     "gate": Verb("pipeline.cli.gate", "say whether the gate is open, and if not, what mends it"),
-    "reconstruct": Verb("pipeline.cli.reconstruct", "rebuild token ids of answers that you have, JSON lines on stdin"),
+    "reconstruct": Verb(
+        "pipeline.cli.reconstruct", "rebuild the token ids of answers that you have, JSON lines on stdin"
+    ),
     "render": Verb("pipeline.cli.reconstruct", "render prompts to token ids, JSON lines on stdin"),
     "fingerprint": Verb("pipeline.cli.fingerprint", "learn what routes do to text from recorded exchanges"),
-    "prepare": Verb("pipeline.cli.prepare", "a dataset's rows to prompts, with a reason for each row left out"),
-    "datasets": Verb("pipeline.cli.prepare", "every dataset's page: schema, licence, what is dropped and why"),
-    "audit": Verb("pipeline.cli.audit", "which features a dataset's rows use, with the first of each to look at"),
-    "merge": Verb("pipeline.cli.merge", "one training set of the shards of several runs"),
-    "train": Verb("pipeline.cli.train", "an EAGLE-3 drafter from proven rows"),
-    "states": Verb("pipeline.cli.states", "the hidden states of proven rows, on disk for training"),
-    "evaluate": Verb("pipeline.cli.evaluate", "acceptance and speed of a drafter, and whether it is lossless"),
-    "export": Verb("pipeline.cli.export", "drafters and rows as other programs read them"),
-    "reasons": Verb("pipeline.cli.reasons", "every reason for a refusal, as a table"),
+    "prepare": Verb("pipeline.cli.prepare", "turn a dataset's rows into prompts, with a reason for each row left out"),
+    "datasets": Verb("pipeline.cli.prepare", "print every dataset's page: schema, licence, what is dropped and why"),
+    "audit": Verb("pipeline.cli.audit", "count the features that a dataset's rows use, and show the first of each"),
+    "merge": Verb("pipeline.cli.merge", "make one training set of the shards of several runs"),
+    "train": Verb("pipeline.cli.train", "train an EAGLE-3 drafter on proven rows"),
+    "states": Verb("pipeline.cli.states", "compute the hidden states of proven rows, on disk for training"),
+    "evaluate": Verb("pipeline.cli.evaluate", "measure a drafter's acceptance and speed, and whether it is lossless"),
+    "export": Verb("pipeline.cli.export", "write drafters and rows as other programs read them"),
+    "reasons": Verb("pipeline.cli.reasons", "print every reason for a refusal, as a table"),
     "ledger": Verb("pipeline.cli.ledger", "list what was spent, by day and route, and what is unsettled"),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; its exit status."""
+    """Run one command and return its exit status.
+
+    main(["gate", "status"])
+    """
     try:
         options = _parser(arguments).parse_args(arguments)
         status: int = options.run(options)
@@ -62,14 +70,21 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001 - the last resort: a user never meets a traceback unasked
-        return _failed(error)
+        said, status = _explained(error)
+        sys.stderr.write(f"error: {said}\n")
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
+        return status
     finally:
         _give_up_unwritable_output()
     return status
 
 
 def _give_up_unwritable_output() -> None:
-    """What Python would flush at exit has nowhere to go where the reader left (`| head`) or the disk is full."""
+    """Drop output that cannot be written.
+
+    Python would flush it at exit, and fail, where the reader has left (`| head`) or the disk is full.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -90,16 +105,8 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _failed(error: Exception) -> int:
-    said, status = _said(error)
-    sys.stderr.write(f"error: {said}\n")
-    if os.environ.get(DEBUG):
-        traceback.print_exception(error)
-    return status
-
-
-def _said(error: Exception) -> tuple[str, int]:
-    """The sentence for the user, and the exit status."""
+def _explained(error: Exception) -> tuple[str, int]:
+    """Return the sentence for the user, and the exit status."""
     if type(error).__module__.partition(".")[0] == "pipeline":
         return str(error), UNUSABLE
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in OWN:

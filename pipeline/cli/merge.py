@@ -1,6 +1,8 @@
-"""`python -m pipeline merge`: one training set of the shards of several runs, with a table of what came of each.
+"""Make one training set of the shards of several runs.
 
-Guarantees: the set is written whole or not at all; exit 2 in one sentence where an input is not what its manifest says,
+    python -m pipeline merge OUT SHARDS_DIR …
+
+Guarantees: the set is written whole or not at all. Exit 2 in one sentence where an input is not what its manifest says,
 or inputs do not belong in one set.
 """
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `merge`."""
-    parser = subparsers.add_parser("merge", help="one training set of the shards of several runs")
+    parser = subparsers.add_parser("merge", help="make one training set of the shards of several runs")
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="a new folder for the set")
     add(
@@ -29,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         nargs="+",
         metavar="SHARDS_DIR",
-        help="folders that runs wrote; of equal rows the first stays",
+        help="folders that runs wrote; of rows with one id, the first is kept",
     )
     add(
         "--min-evidence",
@@ -38,14 +39,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=Evidence.COUNTED,
         help="the weakest evidence that is kept (default: counted)",
     )
-    add("--cap", type=_cap, action="append", default=[], metavar="DATASET=N", help="at most N rows of a dataset")
+    add("--cap", type=cap, action="append", default=[], metavar="DATASET=N", help="at most N rows of a dataset")
     add("--dedup", action="store_true", help="of rows with the same prompt ids, keep the first")
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
     parser.set_defaults(run=run_merge)
 
 
 def run_merge(args: argparse.Namespace) -> int:
-    """Merge, and say what came of the rows."""
+    """Merge, and print what came of the rows."""
     from pipeline.shards.merge import MergePolicy, merge, table_of
     from pipeline.shards.merge_inputs import read_inputs
 
@@ -54,11 +55,11 @@ def run_merge(args: argparse.Namespace) -> int:
         counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
         sys.stdout.write(json.dumps({"out": str(args.out), **counts, "table": [*table_of(merged)]}) + "\n")
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _told(merged, args.out)))
+        sys.stdout.write("".join(f"{line}\n" for line in _table(merged, args.out)))
     return 0
 
 
-def _told(merged: Merged, out: Path) -> Iterator[str]:
+def _table(merged: Merged, out: Path) -> Iterator[str]:
     yield f"{'dataset':<14} {'route':<24} {'rows':>8} {'prompt':>11} {'output':>11} {'USD':>12}  by evidence"
     for (dataset, route), cell in sorted(merged.cells.items()):
         usd = merged.usd(dataset, route)
@@ -68,8 +69,9 @@ def _told(merged: Merged, out: Path) -> Iterator[str]:
             yield f"{'':<39} {cell.set_aside.total():>8,} set aside: {_listed(cell.set_aside)}"
         if cell.refused:
             yield f"{'':<39} {cell.refused.total():>8,} refused before: {_listed(cell.refused)}"
-    came, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
-    yield f"{came:,} rows in: {kept:,} in {len(merged.shards)} shards in {out}, {aside:,} set aside in set_aside.jsonl"
+    rows_in, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
+    written = f"{kept:,} in {len(merged.shards)} shards in {out}"
+    yield f"{rows_in:,} rows in: {written}, {aside:,} set aside in set_aside.jsonl"
     models = sorted({str(each.settings.get("model")) for each in merged.inputs})
     if len(models) > 1:
         yield f"note: the rows are of {len(models)} models: {', '.join(models)}"
@@ -81,7 +83,8 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))
 
 
-def _cap(text: str) -> tuple[str, int]:
+def cap(text: str) -> tuple[str, int]:
+    """Parse `DATASET=N`. Raises argparse.ArgumentTypeError."""
     name, _, number = text.rpartition("=")
     if not name or not number.isascii() or not number.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no cap: give DATASET=N, as in B1=20000")

@@ -1,11 +1,12 @@
-"""What the command lines of paid verbs share: amounts, numbers, and where a route may be asked.
+"""What several verbs share: flags' values, and sentences on stderr.
 
-Guarantees: an emulator or an engine is asked on this machine alone, and a real API at no other place than its own.
+Guarantees: an emulator or an engine is asked on this machine alone, and a real API at its own address alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
@@ -16,11 +17,14 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ArgumentsError(Exception):
-    """Arguments that cannot be used together, or name what is not there."""
+    """Arguments that contradict each other or name nothing."""
 
 
 def check_place(route: Route, base_url: str | None) -> None:
-    """Raises ArgumentsError where the route has another place than `base_url`, or needs one."""
+    """Refuse a base URL that is wrong or missing.
+
+    Raises ArgumentsError.
+    """
     if route.api in SERVED_APIS:
         start = f"Start one with: nox -s engine -- {route.api} --model DIR"
         if base_url is None:
@@ -32,7 +36,7 @@ def check_place(route: Route, base_url: str | None) -> None:
         if base_url is None:
             raise ArgumentsError(f"the emulator route needs --base-url URL. {start}")
         if _host_of(base_url) not in LOOPBACK:
-            raise ArgumentsError(f"{base_url} is not on this machine, where alone an emulator is asked. {start}")
+            raise ArgumentsError(f"{base_url} is not on this machine; the emulator is asked only here. {start}")
     elif base_url is not None:
         raise ArgumentsError(
             f"--base-url is for the emulator and for engines; {route.name} has its own place. Leave it out"
@@ -40,7 +44,10 @@ def check_place(route: Route, base_url: str | None) -> None:
 
 
 def _host_of(base_url: str) -> str | None:
-    """The host of a plain address. Raises ArgumentsError, which does not repeat what may be a password."""
+    """Return the host of a plain address. Raises ArgumentsError.
+
+    Its message does not repeat the address, which may hold a password.
+    """
     form = "give http://127.0.0.1:PORT, with no name, password, query or fragment in it"
     try:
         parts = urlsplit(base_url)
@@ -53,7 +60,7 @@ def _host_of(base_url: str) -> str | None:
 
 
 def usd(text: str) -> Decimal:
-    """An amount in USD. Raises argparse.ArgumentTypeError."""
+    """Parse an amount in USD. Raises argparse.ArgumentTypeError."""
     try:
         amount = Decimal(text)
         pico(amount)
@@ -63,7 +70,17 @@ def usd(text: str) -> Decimal:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1. Raises argparse.ArgumentTypeError."""
+    """Parse a whole number from 1. Raises argparse.ArgumentTypeError.
+
+    >>> positive("3")
+    3
+    """
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return int(text)
+
+
+def say(*sentences: str) -> None:
+    """Print each sentence on a line of stderr."""
+    sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))
+    sys.stderr.flush()

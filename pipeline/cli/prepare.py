@@ -1,10 +1,11 @@
-"""`python -m pipeline prepare`: a dataset's rows to prompts.jsonl, and `datasets`: every dataset's page.
+"""Turn a dataset's rows into prompts; print the datasets' pages.
 
-Guarantees: both files that it writes are whole or not there, whatever stopped it; a row that is not taken stands in the
-second with its reason. Decontamination is on unless it is switched off by name: where the project is told of no
-evaluation prompts, it refuses instead of going without.
+    python -m pipeline prepare SOURCE --dataset NAME --out FILE
+    python -m pipeline datasets
 
-docs/datasets.md, made from the registry and from nothing else.
+Guarantees: both files that `prepare` writes are whole or not there, whatever stopped it. A row that is not taken stands
+in the second with its reason. Decontamination is on unless it is switched off by name: where no evaluation prompts are
+named, it refuses instead of going without. docs/datasets.md is made from the registry and nothing else.
 """
 
 from __future__ import annotations
@@ -19,28 +20,24 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from pipeline.cli.options import ArgumentsError, positive
 from pipeline.datasets.decontaminate import LONG, SHORT, asked_in, grams_of
-from pipeline.datasets.registry import DATASETS, Dataset
+from pipeline.datasets.registry import DATASETS, Dataset, dataset_named
 from pipeline.datasets.rows import MEANINGS, Reject
 from pipeline.datasets.sources import files_of
 
 if TYPE_CHECKING:
     from pipeline.datasets.decontaminate import NGrams
     from pipeline.datasets.prepare import Counts, TargetFormat
-    from pipeline.datasets.registry import Dataset
 
 
 EVALSETS = "DRAFTER_GATE_EVALSETS"
 OUT = "prompts.jsonl"
 
 
-class ArgumentsError(Exception):
-    """Arguments that cannot be used together, or name what is not there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """What prompts are compared with; nothing where decontamination was switched off."""
+    """What prompts are compared with; nothing if switched off."""
 
     grams: NGrams | None = None
     texts: int = 0
@@ -49,76 +46,79 @@ class Evaluations:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The verbs `prepare` and `datasets`."""
-    pages = subparsers.add_parser("datasets", help="every dataset's page: schema, licence, what is dropped and why")
-    pages.set_defaults(run=run_pages)
-    parser = subparsers.add_parser("prepare", help="a dataset's rows to prompts, with a reason for each row left out")
-    add = parser.add_argument
-    add("source", metavar="SOURCE", help="JSON, JSON lines or Parquet: a file, folder, glob, or hub:REPO@COMMIT")
-    add(
-        "--dataset",
-        required=True,
-        metavar="NAME",
-        help="B1 to B8, a variant, or messages: `python -m pipeline datasets`",
-    )
-    add("--out", type=Path, required=True, metavar="FILE", help=f"where prompts go, such as {OUT}; replaced whole")
-    add(
-        "--rejects",
-        type=Path,
-        metavar="FILE",
-        help="where rejected rows go (default: rejects.jsonl beside prompts.jsonl)",
-    )
-    add("--format", metavar="F", help="the target: prompts must render in its template and spell none of its tokens")
-    add("--tokenizer", metavar="DIR", help="directory of its vocabulary, or hub:REPOSITORY@REVISION")
-    add("--max-tokens-prompt", type=_count, metavar="N", help="longest prompt in its tokens; whole turns are cut")
-    add(
-        "--cap-first-turn",
-        type=int,
-        metavar="K",
-        help="rows that may begin with one user turn (default: the dataset's; 0: any)",
-    )
-    add("--limit", type=_count, metavar="N", help="draw so many prompts of those that are left")
-    add("--seed", type=int, default=0, metavar="S", help="what the draw depends on, beside the rows' ids (default 0)")
-    evaluations = parser.add_mutually_exclusive_group()
-    evaluations.add_argument(
-        "--decontaminate", type=Path, metavar="DIR", help=f"folder of evaluation prompts (default: ${EVALSETS})"
-    )
-    evaluations.add_argument("--no-decontaminate", action="store_true", help="keep prompts that evaluations ask too")
-    add("--workers", type=_count, default=1, metavar="N", help="processes (default 1)")
-    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
+    what = "print every dataset's page: schema, licence, what is dropped and why"
+    subparsers.add_parser("datasets", help=what).set_defaults(run=run_pages)
+    what = "turn a dataset's rows into prompts, with a reason for each row left out"
+    parser = subparsers.add_parser("prepare", help=what)
+    add_files(parser)
+    add_filters(parser)
     parser.set_defaults(run=run_prepare)
 
 
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add what is read and written."""
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="JSON, JSON lines or Parquet: a file, folder, glob, or hub:REPO@COMMIT")
+    dataset = "B1 to B8, a variant, or messages: `python -m pipeline datasets`"
+    add("--dataset", required=True, metavar="NAME", help=dataset)
+    out = f"file for the prompts, such as {OUT}; replaced as a whole"
+    add("--out", type=Path, required=True, metavar="FILE", help=out)
+    rejects = "file for rejected rows (default: rejects.jsonl beside prompts.jsonl)"
+    add("--rejects", type=Path, metavar="FILE", help=rejects)
+    add("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add which prompts are taken."""
+    add = parser.add_argument
+    add("--format", metavar="F", help="the target: prompts must render in its template and spell none of its tokens")
+    add("--tokenizer", metavar="DIR", help="directory of its vocabulary, or hub:REPOSITORY@REVISION")
+    longest = "longest prompt in the target's tokens; whole turns are cut"
+    add("--max-tokens-prompt", type=positive, metavar="N", help=longest)
+    cap = "most rows that may begin with the same user turn (default: the dataset's; 0: any)"
+    add("--cap-first-turn", type=int, metavar="K", help=cap)
+    add("--limit", type=positive, metavar="N", help="draw N of the prompts that are left")
+    seed = "seed of the draw, which also depends on the rows' ids (default 0)"
+    add("--seed", type=int, default=0, metavar="S", help=seed)
+    evaluations = parser.add_mutually_exclusive_group()
+    folder = f"folder of evaluation prompts (default: ${EVALSETS})"
+    evaluations.add_argument("--decontaminate", type=Path, metavar="DIR", help=folder)
+    evaluations.add_argument("--no-decontaminate", action="store_true", help="keep prompts that evaluations ask too")
+
+
 def run_prepare(args: argparse.Namespace) -> int:
-    """Prepare, and say what became of the rows."""
+    """Prepare, and print what became of the rows."""
     from pipeline.datasets.prepare import Preparation, RowFilter, Selection
-    from pipeline.datasets.registry import dataset_named
 
     dataset = dataset_named(args.dataset)
-    rejects = args.rejects or _beside(args.out)
+    beside = "rejects.jsonl" if args.out.name == OUT else f"{args.out.stem}.rejects.jsonl"
+    rejects = args.rejects or args.out.with_name(beside)
     _check_places(args.source, args.out, rejects)
     evaluations = _evaluations(args)
-    sieve = RowFilter(dataset, _target(args), evaluations.grams)
+    row_filter = RowFilter(dataset, _target(args), evaluations.grams)
     cap = dataset.cap if args.cap_first_turn is None else max(args.cap_first_turn, 0) or None
-    preparation = Preparation(sieve, Selection(cap, args.limit, args.seed), args.workers)
+    preparation = Preparation(row_filter, Selection(cap, args.limit, args.seed), args.workers)
     counts = preparation.write(args.source, args.out, rejects)
     if args.json:
-        sys.stdout.write(json.dumps(_document(args, counts, evaluations, rejects)) + "\n")
+        counted = {
+            "dataset": args.dataset,
+            "rows": counts.rows,
+            "prompts": counts.prompts,
+            "rejected": {str(reason): number for reason, number in counts.rejected.most_common()},
+            "evaluation_texts": evaluations.texts if evaluations.grams else None,
+            "evaluation_files_without_prompts": list(evaluations.silent),
+            "out": str(args.out),
+            "rejects": str(rejects),
+        }
+        sys.stdout.write(json.dumps(counted) + "\n")
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _told(args, dataset, counts, evaluations, rejects)))
+        sys.stdout.write("".join(f"{line}\n" for line in _table(args, dataset, counts, evaluations, rejects)))
     return 0
-
-
-def run_pages(_: argparse.Namespace) -> int:
-    """Print docs/datasets.md."""
-    sys.stdout.write(document())
-    return 0
-
-
-def _beside(out: Path) -> Path:
-    return out.with_name("rejects.jsonl" if out.name == OUT else f"{out.stem}.rejects.jsonl")
 
 
 def _check_places(source: str, out: Path, rejects: Path) -> None:
+    """Refuse output files that cannot be written. Raises ArgumentsError."""
     for path in (out, rejects):
         if path.is_dir():
             raise ArgumentsError(f"{path} is a folder: give a file, such as {path / OUT}")
@@ -132,6 +132,7 @@ def _check_places(source: str, out: Path, rejects: Path) -> None:
 
 
 def _target(args: argparse.Namespace) -> TargetFormat | None:
+    """Return the target whose limits hold, if one is named."""
     if args.format is None:
         if args.max_tokens_prompt is not None or args.tokenizer is not None:
             raise ArgumentsError("tokens are those of a target: name its format with --format F")
@@ -143,7 +144,10 @@ def _target(args: argparse.Namespace) -> TargetFormat | None:
 
 
 def _evaluations(args: argparse.Namespace) -> Evaluations:
-    """The evaluation prompts, or none where that was asked for. Raises ArgumentsError, SourceError."""
+    """Read the evaluation prompts, unless switched off.
+
+    Raises ArgumentsError, SourceError.
+    """
     if args.no_decontaminate:
         return Evaluations()
     folder = args.decontaminate or (Path(os.environ[EVALSETS]) if os.environ.get(EVALSETS) else None)
@@ -151,24 +155,11 @@ def _evaluations(args: argparse.Namespace) -> Evaluations:
         what = "a drafter is measured on prompts that its training must not have seen, and none are named"
         mend = f"Name their folder with --decontaminate DIR or ${EVALSETS}, or go without: --no-decontaminate"
         raise ArgumentsError(f"{what}. {mend}")
-    asked, silent = asked_in(folder)
-    return Evaluations(grams_of(asked), len(asked), tuple(silent))
+    texts, silent = asked_in(folder)
+    return Evaluations(grams_of(texts), len(texts), tuple(silent))
 
 
-def _document(args: argparse.Namespace, counts: Counts, evaluations: Evaluations, rejects: Path) -> dict[str, object]:
-    return {
-        "dataset": args.dataset,
-        "rows": counts.rows,
-        "prompts": counts.prompts,
-        "rejected": {str(reason): number for reason, number in counts.rejected.most_common()},
-        "evaluation_texts": evaluations.texts if evaluations.grams else None,
-        "evaluation_files_without_prompts": list(evaluations.silent),
-        "out": str(args.out),
-        "rejects": str(rejects),
-    }
-
-
-def _told(
+def _table(
     args: argparse.Namespace, dataset: Dataset, counts: Counts, evaluations: Evaluations, rejects: Path
 ) -> Iterator[str]:
     yield f"{dataset.name}, {dataset.title}: {args.source}"
@@ -186,10 +177,10 @@ def _told(
         yield f"no evaluation prompt was found in {len(evaluations.silent)} files: {files}"
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
-    return int(text)
+def run_pages(_: argparse.Namespace) -> int:
+    """Print docs/datasets.md."""
+    sys.stdout.write(document())
+    return 0
 
 
 HEAD = f"""# Datasets
@@ -220,20 +211,20 @@ Written by `python -m pipeline datasets`; a test holds the two equal.
 
 
 def document() -> str:
-    """The whole document, Markdown."""
+    """Return the datasets' pages, in Markdown."""
     if unequal := set(Reject) ^ set(MEANINGS):
         raise ValueError(f"no meaning, or a meaning without a reason: {', '.join(sorted(unequal))}")
     reasons = "".join(f"| `{reason}` | {MEANINGS[reason]} |\n" for reason in Reject)
-    return HEAD + reasons + "".join(f"\n{text}" for text in map(_page, DATASETS.values()))
-
-
-def _page(dataset: Dataset) -> str:
-    return f"## {dataset.name}: {dataset.title}\n\n{dataset.page}\n\n" + "".join(
-        f"- {fact}\n" for fact in _facts(dataset)
+    pages = (
+        f"\n## {dataset.name}: {dataset.title}\n\n{dataset.page}\n\n"
+        + "".join(f"- {fact}\n" for fact in facts_of(dataset))
+        for dataset in DATASETS.values()
     )
+    return HEAD + reasons + "".join(pages)
 
 
-def _facts(dataset: Dataset) -> Iterator[str]:
+def facts_of(dataset: Dataset) -> Iterator[str]:
+    """Yield what a dataset's page lists."""
     yield f"Licence: {dataset.licence}"
     if dataset.revision:
         yield f"Revision looked at: `{dataset.revision}`"

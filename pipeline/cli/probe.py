@@ -1,8 +1,10 @@
-"""`python -m pipeline probe`: the committed probes, asked of one route, and what came back as `exchanges.jsonl`.
+"""Ask one route the committed probes, and write the exchanges.
 
-Guarantees: the gate is asked before any client is imported and before anything is sent; the most that it may cost is
-said first, and refused where it does not fit the budget. Exit 0 where every question came to an answer, 1 where one did
-not or the run stopped, 2 on unusable arguments, 3 where the gate is shut, 4 where the budget does not suffice.
+    python -m pipeline probe --route ROUTE --model SLUG --budget-usd N --out DIR
+
+Guarantees: the gate is asked before any client is imported and before anything is sent. The most that it may cost is
+printed first, and refused where it exceeds the budget. Exit 0 where every request got an answer, 1 where one did not or
+the run stopped, 2 on unusable arguments, 3 where the gate is shut, 4 where the budget does not suffice.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.base.money import pico, usd_text
 from pipeline.base.paths import ROOT, ledger_path
-from pipeline.cli.options import ArgumentsError, check_place, positive, usd
+from pipeline.cli.options import ArgumentsError, check_place, positive, say, usd
 from pipeline.fingerprints.models import model_of
 from pipeline.formats.registry import FORMATS, open_format
-from pipeline.gate.gate import PROBES, SHUT, GateShutError, Job, Kind, Permit, require
+from pipeline.gate.gate import PROBES, SHUT, GateShutError, Job, Kind, require
 from pipeline.generation.engines.request import Privacy
 from pipeline.generation.ledger import spent_by, spent_today
 from pipeline.generation.plan import Plan, RetryPolicy
@@ -32,52 +34,88 @@ if TYPE_CHECKING:
     from pipeline.generation.probe.probe import Findings, ProbeResult
 
 REPEATS = 3
-"""So often a probe is asked by default: what only counts tell is proven by twenty answers."""
+"""How often a probe is asked by default: a trait that only counts show is proven by twenty answers."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `probe`."""
-    parser = subparsers.add_parser("probe", help="ask a route the committed probes, and write what came as exchanges")
+    parser = subparsers.add_parser("probe", help="ask a route the committed probes, and write the exchanges")
+    add_probe(parser)
+    add_request(parser)
+    parser.set_defaults(run=run)
+
+
+def add_probe(parser: argparse.ArgumentParser) -> None:
+    """Add what is asked, of whom, and where it goes."""
     add = parser.add_argument
     add("--route", required=True, help="openrouter/PROVIDER, which costs money, or emulator/PROVIDER")
-    add("--model", required=True, help="the model's slug, as moonshotai/kimi-k2.5")
+    add("--model", required=True, help="the model's slug, such as moonshotai/kimi-k2.5")
     add("--budget-usd", type=usd, required=True, metavar="N", help="the most it may cost, all sessions together")
-    add("--out", type=Path, required=True, metavar="DIR", help="exchanges.jsonl and manifest; begun or gone on with")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of exchanges.jsonl and manifest, new or begun before",
+    )
     add("--format", help=f"{', '.join(sorted(FORMATS))} (default: the model's own)")
     add("--tokenizer", metavar="DIR", help="directory with the vocabulary, or hub:REPOSITORY@REVISION")
     add("--base-url", metavar="URL", help="where the emulator listens; loopback only")
-    add("--repeats", type=positive, default=REPEATS, metavar="N", help=f"ask each probe so often (default {REPEATS})")
-    add("--few", action="store_true", help="only the handful that show drift")
+    add(
+        "--repeats",
+        type=positive,
+        default=REPEATS,
+        metavar="N",
+        help=f"how often each probe is asked (default {REPEATS})",
+    )
+    add("--few", action="store_true", help="only the few probes that show drift")
     add("--only", action="append", default=[], metavar="WORD", help="only probes whose id holds this; may be repeated")
+
+
+def add_request(parser: argparse.ArgumentParser) -> None:
+    """Add what each request says, and their pace."""
+    add = parser.add_argument
     add("--data-collection", choices=["deny", "allow"], default="deny", help="whether a provider may keep prompts")
     add("--zdr", action="store_true", help="only endpoints that retain nothing")
     add(
         "--distillable",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="only models whose authors allow that others train on their text (default)",
+        help="only models whose authors allow training on their text (default)",
     )
     add("--concurrency", type=positive, default=4, metavar="N", help="requests in flight (default 4)")
     add("--attempts", type=positive, default=6, metavar="N", help="tries of a request that is turned away (default 6)")
     add(
-        "--resend-unknown", action="store_true", help="ask again what was sent and never answered: it may be paid twice"
+        "--resend-unknown", action="store_true", help="ask again what was sent and never answered; it may be paid twice"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Gate, then ask, then say what came of it. Raises ArgumentsError, RouteError, ProbesError, LedgerError."""
+    """Ask the gate, then the route; return the exit status.
+
+    Raises ArgumentsError, RouteError, ProbesError, LedgerError.
+    """
     wanted = plan_of(args)
     try:
         permit = require(job_of(wanted), spent_today_pico=spent_today(ledger_path(), "openrouter"))
     except GateShutError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return SHUT
-    return _run(permit, wanted)
+    from pipeline.generation.outcome import StopError
+    from pipeline.generation.probe.probe import run_probe
+
+    try:
+        findings = asyncio.run(run_probe(permit, wanted, say=say, root=ROOT, ledger=ledger_path()))
+    except StopError as error:
+        say(f"error: {error}")
+        return error.code
+    sys.stdout.writelines(f"{line}\n" for line in report(findings, wanted))
+    if findings.message:
+        say(f"error: {findings.message}. Run the same command again: nothing answered is asked again")
+    return findings.code
 
 
 def plan_of(args: argparse.Namespace) -> ProbePlan:
-    """The probe that the arguments name."""
+    """Return the probe that the arguments name."""
     route = parse_route(args.route, model=args.model, stream=False)
     if route.api in OWN_APIS:
         raise ArgumentsError(
@@ -109,7 +147,7 @@ def plan_of(args: argparse.Namespace) -> ProbePlan:
 
 
 def job_of(wanted: ProbePlan) -> Job:
-    """What the gate is asked: these prompts, on this route, for this budget. Raises LedgerError."""
+    """Return what the gate is asked. Raises LedgerError."""
     plan, before = wanted.plan, run_of(wanted.plan.out)
     return Job(
         kind=Kind.PROBE,
@@ -122,41 +160,16 @@ def job_of(wanted: ProbePlan) -> Job:
     )
 
 
-def _run(permit: Permit, wanted: ProbePlan) -> int:
-    from pipeline.generation.paid_client import StopError
-    from pipeline.generation.probe.probe import run_probe
-
-    try:
-        asking = run_probe(permit, wanted, say=_say, root=ROOT, ledger=ledger_path())
-        findings = asyncio.run(asking)
-    except StopError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.code
-    sys.stdout.writelines(f"{line}\n" for line in report(findings, wanted))
-    if findings.message:
-        sys.stderr.write(f"error: {findings.message}. Run the same command again: nothing answered is asked again\n")
-    return findings.code
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
 def report(findings: Findings, wanted: ProbePlan) -> Iterator[str]:
-    """A line a probe and form, then what was left out, and the sum."""
+    """Yield a line for each probe, then the sum."""
     rows: dict[str, list[ProbeResult]] = {}
-    for told in findings.told:
-        rows.setdefault(told.question.request.row.rpartition("/")[0], []).append(told)
-    for name in sorted(rows):
-        yield _row(name, rows[name])
+    for result in findings.told:
+        rows.setdefault(result.question.request.row.rpartition("/")[0], []).append(result)
+    for name, results in sorted(rows.items()):
+        as_known = sum(not result.why for result in results)
+        other = next((f"  {result.fate}: {result.why}" for result in results if result.why), "")
+        yield f"{name:32} {as_known} of {len(results)} as known{other}"
     yield from (f"left out: {line}" for line in findings.left_out)
     fates = ", ".join(f"{count} {fate}" for fate, count in sorted(findings.by_fate().items()))
     emulated = "" if wanted.plan.route.api == "openrouter" else " (emulated: no money)"
     yield f"{fates or 'nothing asked'}; ${usd_text(findings.spent_pico)} spent{emulated}; {wanted.plan.out}"
-
-
-def _row(name: str, told: Sequence[ProbeResult]) -> str:
-    as_known = sum(not one.why for one in told)
-    other = next((f"  {one.fate}: {one.why}" for one in told if one.why), "")
-    return f"{name:32} {as_known} of {len(told)} as known{other}"

@@ -1,7 +1,9 @@
-"""`python -m pipeline reasons`: every reason for which a row is refused, as the table in docs/reasons.md.
+"""Print every reason for a refusal, as docs/reasons.md.
 
-Guarantees: the table is made from the closed list in `records` and from nothing else; a reason without a meaning, or a
-meaning without a reason, is an error here.
+    python -m pipeline reasons
+
+Guarantees: the table is made from the closed list in `records` and nothing else; a reason without a meaning, or a
+meaning without a reason, is an error.
 """
 
 from __future__ import annotations
@@ -27,8 +29,7 @@ Written by `python -m pipeline reasons`; a test holds the two equal.
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb."""
-    parser = subparsers.add_parser("reasons", help="every reason for a refusal, as a table")
+    parser = subparsers.add_parser("reasons", help="print every reason for a refusal, as a table")
     parser.set_defaults(run=run)
 
 
@@ -39,7 +40,7 @@ def run(_: argparse.Namespace) -> int:
 
 
 def table() -> str:
-    """The whole document, Markdown."""
+    """Return the whole document, in Markdown."""
     if unequal := set(Reason) ^ set(MEANINGS):
         raise ValueError(f"no meaning, or a meaning without a reason: {', '.join(sorted(unequal))}")
     return HEAD + "".join(f"| `{reason}` | {MEANINGS[reason].replace('|', chr(92) + '|')} |\n" for reason in Reason)

@@ -1,13 +1,12 @@
-"""What a run shows: a progress bar or plain lines while it is on, a table at its end.
+"""What `generate` shows: progress, and a table at the end.
 
-Guarantees: text of ours or of a provider is printed as it is, never read as markup; nothing but the final word goes to
-stdout.
+Guarantees: text of ours or of a provider is printed as it is, never read as markup. Only the table and what follows it
+go to stdout.
 """
 
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.money import PICO_PER_USD
-from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED
+from pipeline.cli.options import say
+from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED
 from pipeline.generation.run import Progress as Show
 from pipeline.generation.summary import Summary, Tally
 from pipeline.records import MEANINGS, Reason
@@ -32,45 +32,33 @@ MOST_OF_A_DETAIL = 160
 
 @contextmanager
 def progress(*, emulated: bool) -> Iterator[Show]:
-    """A bar on a terminal, else a line every five seconds, on stderr."""
+    """Show progress on stderr.
+
+    A bar on a terminal, elsewhere a line every five seconds.
+    """
     console = Console(stderr=True, markup=False, highlight=False)
+    begun = last = time.monotonic()
+
+    def show_line(tally: Tally) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= PLAIN_EVERY:
+            last = now
+            done = _done(tally) - tally.done_before
+            rest = timedelta(seconds=round((now - begun) / max(done, 1) * (tally.lines - _done(tally))))
+            state = f"{_state(tally, emulated=emulated)}, {f'{rest} to go' if done else 'nothing done yet'}"
+            say(f"{_done(tally)} of {tally.lines} rows: {state}")
+
     if not console.is_terminal:
-        yield _plain_lines(emulated=emulated)
+        yield show_line
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("rows", total=None)
 
-        def show(tally: Tally) -> None:
+        def show_bar(tally: Tally) -> None:
             bar.update(task, total=tally.lines, completed=_done(tally), description=_state(tally, emulated=emulated))
 
-        yield show
-
-
-def print_summary(summary: Summary, again: Sequence[str]) -> None:
-    """The table and what to run next; `again` is the command line of this run."""
-    console = Console(markup=False, highlight=False)
-    table = Table(show_header=False)
-    for name, value in _lines(summary):
-        table.add_row(Text(name), Text(value))
-    console.print(table)
-    if summary.message:
-        console.print(summary.message, soft_wrap=True)
-    for line in _next(summary, again):
-        console.print(line, soft_wrap=True)
-
-
-def _plain_lines(*, emulated: bool) -> Show:
-    begun = last = time.monotonic()
-
-    def show(tally: Tally) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= PLAIN_EVERY:
-            last = now
-            state = f"{_state(tally, emulated=emulated)}, {_left(tally, now - begun)}"
-            sys.stderr.write(f"{_done(tally)} of {tally.lines} rows: {state}\n")
-
-    return show
+        yield show_bar
 
 
 def _done(tally: Tally) -> int:
@@ -84,11 +72,20 @@ def _state(tally: Tally, *, emulated: bool) -> str:
     return f"{tally.accepted} accepted, {tally.refused} refused, ${spent:.4f}{word}, {each}, ${left:.2f} left"
 
 
-def _left(tally: Tally, seconds: float) -> str:
-    """The time that the rest takes at the pace so far."""
-    now = _done(tally) - tally.done_before
-    rest = timedelta(seconds=round(seconds / max(now, 1) * (tally.lines - _done(tally))))
-    return f"{rest} to go" if now else "nothing done yet"
+def print_summary(summary: Summary, again: Sequence[str]) -> None:
+    """Print the table, and what to run next.
+
+    `again` is the command line of this run.
+    """
+    console = Console(markup=False, highlight=False)
+    table = Table(show_header=False)
+    for name, value in _lines(summary):
+        table.add_row(Text(name), Text(value))
+    console.print(table)
+    if summary.message:
+        console.print(summary.message, soft_wrap=True)
+    for line in _next(summary, again):
+        console.print(line, soft_wrap=True)
 
 
 def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -121,24 +118,14 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _why(summary: Summary, reason: str) -> str:
-    """The first refusal's own words where this session has one: a reason is wider than what befell a row."""
+    """Return the first refusal's detail, else the reason's meaning.
+
+    A reason is wider than what is wrong with one row.
+    """
     first = summary.first_of_reason.get(reason)
     if first is None:
         return MEANINGS[Reason(reason)]
     return f"{'the first: ' * (summary.by_reason[reason] > 1)}{shorten(first, MOST_OF_A_DETAIL, placeholder=' …')}"
-
-
-def _with_room(again: Sequence[str], message: str) -> list[str]:
-    """The command with a budget to fill in, where it was the run's own that ended; a day's cap asks for patience."""
-    if " a run:" not in message:
-        return list(again)
-    flag = "--budget-usd"
-    raised = [f"{flag}=MORE" if part.startswith(f"{flag}=") else part for part in again]
-    return ["MORE" if before == flag else part for before, part in zip(["", *raised], raised, strict=False)]
-
-
-def _without_pause(command: str) -> str:
-    return command.replace(" --resume", "")
 
 
 def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
@@ -148,9 +135,10 @@ def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
         yield f"Next, to go on once that cap allows more (what was spent before counts): {command}"
     elif summary.code == TRIPPED and summary.paused is not None:
         yield f"Next: look at those rows in {summary.folder}/{QUARANTINE} and the ledger, then, to be judged again:"
-        yield f"      {_without_pause(command)} --resume"
+        command = command.replace(" --resume", "")
+        yield f"      {command} --resume"
         sign = summary.paused["sign"]
-        yield f"      or, to go on whatever comes of it: {_without_pause(command)} --accept-trip {sign}"
+        yield f"      or, to go on whatever comes of it: {command} --accept-trip {sign}"
     elif summary.rows["unknown"]:
         yield f"Next, to ask again what may have been paid for: {command} --resend-unknown"
     elif summary.rows["left"]:
@@ -159,3 +147,15 @@ def _next(summary: Summary, again: Sequence[str]) -> Iterator[str]:
         refused = f", and {summary.folder}/{QUARANTINE} for what was refused" if summary.rows["refused"] else ""
         yield f"Next: read {summary.folder}/manifest.json{refused};"
         yield "      python -m pipeline ledger shows what was spent"
+
+
+def _with_room(again: Sequence[str], message: str) -> list[str]:
+    """Return the command, its budget MORE if that was spent.
+
+    A day's cap needs no other budget, only the next day.
+    """
+    if " a run:" not in message:
+        return list(again)
+    flag = "--budget-usd"
+    raised = [f"{flag}=MORE" if part.startswith(f"{flag}=") else part for part in again]
+    return ["MORE" if before == flag else part for before, part in zip(["", *raised], raised, strict=False)]

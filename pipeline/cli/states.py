@@ -1,7 +1,9 @@
-"""`python -m pipeline states`: the hidden states of proven rows, written once for training offline.
+"""Compute the hidden states of proven rows, for training offline.
 
-Guarantees: the gate is asked before anything is computed, on any device alike, since hours of a GPU are money; the size
-is said first, and nothing is computed where the disk would not hold it. Refused by the gate, the exit status is 3;
+    python -m pipeline states ROWS_FOLDER --target DIR --out DIR
+
+Guarantees: the gate is asked before anything is computed, on any device, since hours of a GPU cost money. The size is
+printed first, and nothing is computed where the disk would not hold it. Refused by the gate, the exit status is 3;
 unusable input is 2, in one sentence. Stopped, the same command goes on and ends in the same bytes.
 """
 
@@ -17,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, positive, say
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
@@ -34,22 +36,26 @@ PLAIN_EVERY = 5.0
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `states`."""
-    parser = subparsers.add_parser("states", help="the hidden states of proven rows, on disk for training")
+    parser = subparsers.add_parser("states", help="compute the hidden states of proven rows, on disk for training")
     add = parser.add_argument
     add_rows(parser)
-    add("--out", type=Path, required=True, metavar="DIR", help="the store, new or begun before")
-    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="as stored (default: bfloat16)")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder of the store, new or begun before")
+    add(
+        "--dtype",
+        choices=("bfloat16", "float16", "float32"),
+        default="bfloat16",
+        help="dtype of the stored states (default: bfloat16)",
+    )
     add("--device", help="cpu, cuda, cuda:1 … (default: a GPU where there is one)")
     add(
         "--compute-dtype",
         choices=("bfloat16", "float16", "float32"),
-        help="in which the target computes (default: float32 on a CPU, its own on a GPU)",
+        help="dtype in which the target computes (default: float32 on a CPU, its own on a GPU)",
     )
     served = "compute by two SGLang servers: one that returns the layers' states, one that returns the last"
     add("--sglang", nargs=2, metavar=("AUX_URL", "LAST_URL"), help=served)
-    add("--shard-mb", type=positive, default=256, metavar="MB", help="megabytes a shard at most (default: 256)")
-    add("--dry-run", action="store_true", help="say how large the store will be and whether it fits, and stop")
+    add("--shard-mb", type=positive, default=256, metavar="MB", help="most megabytes in a shard (default: 256)")
+    add("--dry-run", action="store_true", help="print how large the store will be and whether it fits, and stop")
     add("--json", action="store_true", help="one JSON object on stdout instead of the sentences")
     parser.set_defaults(run=run_states)
 
@@ -59,7 +65,7 @@ def add_rows(
     name: str = "ROWS_FOLDER",
     what: str = "folders that `generate` or `merge` wrote",
 ) -> None:
-    """The arguments that say which rows are read, by which target, and at which layers."""
+    """Add which rows are read, by which target and layers."""
     add = parser.add_argument
     add("rows", type=Path, nargs="+", metavar=name, help=what)
     add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory, local files alone")
@@ -69,31 +75,39 @@ def add_rows(
         type=Evidence,
         choices=list(Evidence),
         default=Evidence.STREAM_DELTAS,
-        help="the weakest evidence that is taken (default: stream_deltas); `counted` has a risk, which is said",
+        help="the weakest evidence that is taken (default: stream_deltas); the risk of `counted` is printed",
     )
     add(
         "--layers",
-        type=_layers,
+        type=layers,
         metavar="LOW,MID,HIGH",
-        help="0-based layers, whose outputs are read (default: EAGLE's)",
+        help="0-based layers whose outputs are read (default: EAGLE's)",
     )
     add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
 
 
+def layers(text: str) -> tuple[int, ...]:
+    """Parse `LOW,MID,HIGH`. Raises argparse.ArgumentTypeError."""
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} are no layers: give three numbers, as in 2,14,26")
+    return tuple(int(part) for part in parts)
+
+
 def run_states(args: argparse.Namespace) -> int:
-    """Read, ask the gate, say the size, compute; the exit status."""
+    """Read, ask the gate, compute; return the exit status."""
     from pipeline.drafter.row_folders import job_of
     from pipeline.drafter.rows import RowPolicy, read_rows
 
     policy = RowPolicy(args.min_evidence, args.longest)
     rows = read_rows(args.rows, policy, accept_changed_tree=args.accept_changed_tree)
-    _say(*told_of_rows(rows))
+    say(*sentences_of(rows))
     permit: Permit | None = None
     if not args.dry_run:
         try:
             permit = require(job_of(rows.folders))
         except GateShutError as error:
-            _say(str(error))
+            say(str(error))
             return SHUT
     with _served(args) as served:
         plan = _plan(args, rows, served)
@@ -104,7 +118,10 @@ def run_states(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _served(args: argparse.Namespace) -> Iterator[ServedTarget | None]:
-    """The target behind two servers, where it is named. Raises StatesError, TargetError, LayerError."""
+    """Open the target behind two servers, if they are named.
+
+    Raises StatesError, TargetError, LayerError.
+    """
     if not args.sglang:
         yield None
         return
@@ -117,8 +134,8 @@ def _served(args: argparse.Namespace) -> Iterator[ServedTarget | None]:
         yield served
 
 
-def told_of_rows(rows: TrainingRows) -> Iterator[str]:
-    """What is known of the rows before anything is done with them, in sentences; a risk is among them."""
+def sentences_of(rows: TrainingRows) -> Iterator[str]:
+    """Yield sentences on the rows read, any risk among them."""
     yield f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted"
     for reason, number in sorted(rows.left_out.items()):
         yield f"{number:,} rows left out: {reason}"
@@ -127,10 +144,13 @@ def told_of_rows(rows: TrainingRows) -> Iterator[str]:
 
 
 def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | None) -> ExtractionPlan:
-    """What the store is made of, if it fits. Raises TargetError, LayerError, StoreError."""
+    """Plan the store, if it fits.
+
+    Raises TargetError, LayerError, StoreError.
+    """
     from pipeline.drafter.states.extract import ExtractionPlan, require_room
     from pipeline.drafter.states.manifest import DTYPES, begin, computed_with
-    from pipeline.drafter.target.files import check_rows, notes, target_facts
+    from pipeline.drafter.target.files import check_rows, target_facts, target_notes
     from pipeline.drafter.target.hidden_states import computing_dtype, device_named
     from pipeline.drafter.target.layers import layers_of
 
@@ -144,27 +164,26 @@ def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | N
         computed = dict(served.computed)
     layers = layers_of(facts.num_layers, args.layers)
     plan = ExtractionPlan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
-    _say(*notes(facts, rows), f"the store takes {plan.size}")
+    say(*target_notes(facts, rows), f"the store takes {plan.size}")
     begin(args.out, plan.settings(), plan.size)
     require_room(plan, args.out)
     return plan
 
 
-def _target(plan: ExtractionPlan, args: argparse.Namespace) -> Target:
-    """The target in this process."""
-    from pipeline.drafter.states.manifest import DTYPES
-    from pipeline.drafter.target.hidden_states import device_named, load_target
-
-    dtype, device = DTYPES[plan.computed["dtype"]], device_named(args.device)
-    return load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
-
-
 def _extract(
     plan: ExtractionPlan, args: argparse.Namespace, permit: Permit, served: ServedTarget | None
 ) -> StateManifest:
+    """Compute and write the states of all rows. Raises ArgumentsError."""
     from pipeline.drafter.states.extract import extract
+    from pipeline.drafter.states.manifest import DTYPES
+    from pipeline.drafter.target.hidden_states import device_named, load_target
 
-    target = _target(plan, args) if served is None else served
+    target: Target | ServedTarget
+    if served is None:
+        dtype, device = DTYPES[plan.computed["dtype"]], device_named(args.device)
+        target = load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
+    else:
+        target = served
     with progress(len(plan.rows)) as show:
 
         def shown(done: int) -> None:
@@ -180,21 +199,14 @@ def _extract(
 
 @contextmanager
 def progress(total: int) -> Iterator[Show]:
-    """A bar of rows on a terminal, else a line every five seconds, on stderr."""
+    """Show progress on stderr.
+
+    A bar on a terminal, elsewhere a line every five seconds.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, markup=False, highlight=False)
-    if not console.is_terminal:
-        yield _plain_lines(total)
-        return
-    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("rows", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _plain_lines(total: int) -> Show:
     begun = last = time.monotonic()
     first: int | None = None
 
@@ -204,9 +216,15 @@ def _plain_lines(total: int) -> Show:
         if (now := time.monotonic()) - last >= PLAIN_EVERY and done > first:
             last = now
             left = (now - begun) / (done - first) * (total - done)
-            _say(f"{done:,} of {total:,} rows, about {left:,.0f} s to go")
+            say(f"{done:,} of {total:,} rows, about {left:,.0f} s to go")
 
-    return show
+    if not console.is_terminal:
+        yield show
+        return
+    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("rows", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _report(plan: ExtractionPlan, document: StateManifest | None, args: argparse.Namespace) -> None:
@@ -220,14 +238,3 @@ def _report(plan: ExtractionPlan, document: StateManifest | None, args: argparse
         sys.stdout.write(f"it fits: {len(plan.shards())} shards in {args.out}. Nothing was computed\n")
     else:
         sys.stdout.write(f"{len(plan.rows):,} rows with their states: {len(files)} shards in {args.out}\n")
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} are no layers: give three numbers, as in 2,14,26")
-    return tuple(int(part) for part in parts)
-
-
-def _say(*sentences: str) -> None:
-    sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))

@@ -1,13 +1,12 @@
-"""`python -m pipeline train`: a drafter from proven rows, behind the gate.
+"""Train a drafter on proven rows, behind the gate.
 
-Guarantees: the gate is asked before anything is computed, on any device alike, since hours of a GPU are money; refused,
-the exit status is 3 and every reason comes with the command that mends it. Unusable input is 2, in one sentence; a loss
-that is not finite is 1, with the rows of its batch; interrupted is 130, with a checkpoint. The same command goes on.
-Several processes: `torchrun --nproc-per-node N -m pipeline train …`, of which the first alone speaks.
+    python -m pipeline train ROWS_FOLDER --target DIR --out DIR
+    torchrun --nproc-per-node N -m pipeline train …
 
-The flags of `python -m pipeline train`, by what they are about.
-
-Guarantees: what is no value of a flag is refused by argparse, with the values that are. Needs no torch.
+Guarantees: the gate is asked before anything is computed, on any device, since hours of a GPU cost money. Refused, the
+exit status is 3 and every reason comes with the command that mends it. Unusable input is 2, in one sentence; a loss
+that is not finite is 1, with the rows of its batch; interrupted is 130, with a checkpoint. The same command goes on. Of
+several processes, only the first prints. The flags need no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, positive, say
 from pipeline.cli.states import add_rows
 from pipeline.drafter.training.metrics import TRACKERS
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
@@ -31,7 +30,6 @@ from pipeline.records import Json
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.drafter.training.checkpoints import Snapshot
     from pipeline.drafter.training.data import TrainingData
     from pipeline.drafter.training.distributed import World
     from pipeline.drafter.training.recipe import Recipe
@@ -47,19 +45,89 @@ NUMBERS = (
     *("ttt_length", "decay", "draft_vocabulary", "tokens_a_batch", "epochs", "steps", "held_out", "seed"),
     *("learning_rate", "warmup", "weight_decay", "clip"),
 )
-"""Numbers of a recipe that a flag of the same name gives."""
+"""Numbers of a recipe, each set by the flag of its name."""
 FAILED = 1
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The verb `train`."""
-    parser = subparsers.add_parser("train", help="an EAGLE-3 drafter from proven rows")
-    add_all(parser)
+    parser = subparsers.add_parser("train", help="train an EAGLE-3 drafter on proven rows")
+    add_rows(
+        parser, "ROWS_FOLDER|STATES_FOLDER", "folders that `generate` or `merge` wrote, or one that `states` wrote"
+    )
+    for add in (add_run, add_loss, add_data, add_optimiser, add_machine):
+        add(parser)
     parser.set_defaults(run=run_train)
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add what is written, and how often."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="folder of the run and its drafter, new or begun before")
+    add("--checkpoint-every", type=positive, default=500, metavar="N", help="steps between checkpoints (default: 500)")
+    add("--validate-every", type=positive, default=500, metavar="N", help="steps between validations (default: 500)")
+    add("--keep", type=positive, default=2, metavar="N", help="how many checkpoints are kept (default: 2)")
+    add("--track", choices=TRACKERS, help="also show the metrics there, if it is installed; it may send them elsewhere")
+    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
+
+
+def add_loss(parser: argparse.ArgumentParser) -> None:
+    """Add what is trained for."""
+    add = parser.add_argument
+    add("--ttt-length", type=int, default=7, metavar="K", help="steps of training-time test (default: 7)")
+    add("--decay", type=float, default=0.8, metavar="W", help="step k weighs W ** k (default: 0.8)")
+    compat = "use the loss positions and denominators of another trainer, instead of those that serving needs"
+    add("--compat", choices=("specforge", "speculators"), help=compat)
+    size = "tokens that the drafter can draft: the most frequent emitted ones and control tokens (default: 32000)"
+    add("--draft-vocabulary", type=positive, default=32_000, metavar="N", help=size)
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Add how rows are read."""
+    add = parser.add_argument
+    tokens = "most tokens in a batch of rows; longer rows are left out (default: 4096)"
+    add("--tokens-a-batch", type=positive, default=4096, metavar="N", help=tokens)
+    batches = "batches that each process sums before a step (default: 1)"
+    add("--accumulate", type=positive, default=1, metavar="N", help=batches)
+    add("--epochs", type=positive, default=10, metavar="N", help="how often all rows are read (default: 10)")
+    add("--steps", type=positive, metavar="N", help="end after N steps, however many epochs that is")
+    held_out = "share of rows, by the hash of their ids, that only validate (default: 0.02)"
+    add("--held-out", type=float, default=0.02, metavar="S", help=held_out)
+    add("--seed", type=int, default=0, help="seed of fresh weights and of the order of rows (default: 0)")
+
+
+def add_optimiser(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of AdamW."""
+    add = parser.add_argument
+    add("--learning-rate", type=float, default=1e-4, metavar="R", help="highest learning rate (default: 0.0001)")
+    add(
+        "--warmup",
+        type=float,
+        default=0.015,
+        metavar="S",
+        help="share of steps in which the rate rises (default: 0.015)",
+    )
+    add("--weight-decay", type=float, default=0.0, metavar="W", help="weight decay (default: 0)")
+    add("--betas", type=float, nargs=2, default=(0.9, 0.95), metavar=("B1", "B2"), help="betas (default: 0.9 0.95)")
+    add("--clip", type=float, default=0.5, metavar="N", help="largest norm of the gradient (default: 0.5)")
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Add what it runs on."""
+    add = parser.add_argument
+    add("--device", help="cpu, cuda, cuda:1 … (default: a GPU where there is one)")
+    precision = "dtype in which the drafter computes; weights stay float32 (default: bfloat16 on a GPU, else float32)"
+    add("--precision", choices=("float32", "bfloat16"), help=precision)
+    compute = "dtype in which the target computes (default: float32 on a CPU, its own on a GPU)"
+    add("--compute-dtype", choices=("bfloat16", "float16", "float32"), help=compute)
+    sharing = "how several processes of torchrun share the work (default: ddp)"
+    add("--sharing", choices=("ddp", "fsdp2"), default="ddp", help=sharing)
+    add("--threads", type=positive, metavar="N", help="threads of torch, on a CPU")
+    export = "dtype of the weights in the drafter's directory (default: bfloat16)"
+    add("--export-dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help=export)
+
+
 def run_train(args: argparse.Namespace) -> int:
-    """Read, ask the gate, train, export; the exit status."""
+    """Read, ask the gate, train, export; return the exit status."""
     from pipeline.drafter.states.manifest import StoreError
     from pipeline.drafter.target.hidden_states import StatesError
     from pipeline.drafter.training.distributed import is_first
@@ -70,34 +138,39 @@ def run_train(args: argparse.Namespace) -> int:
     except Exception as error:
         if is_first():
             raise
-        # The first process says what all meet; what befalls this one alone it hears of as a broken connection.
+        # The first process reports what all of them meet; it sees an error of this one alone as a broken connection.
         if isinstance(error, StatesError | StoreError | SamplerError):
-            sys.stderr.write(f"error: {error}\n")
+            say(f"error: {error}")
         return FAILED
 
 
 def _run_train(args: argparse.Namespace) -> int:
     import torch
 
+    from pipeline.drafter.rows import RowPolicy
     from pipeline.drafter.target.hidden_states import device_named
+    from pipeline.drafter.training.data import read_training_data
     from pipeline.drafter.training.distributed import joined
 
     if args.threads:
         torch.set_num_threads(args.threads)
     device = device_named(args.device)
-    recipe, material = _recipe(args, device), _material(args)
-    _say(*material.told)
+    recipe = _recipe(args, device)
+    longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
+    policy = RowPolicy(args.min_evidence, longest)
+    data = read_training_data(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
+    _say(*data.notes)
     try:
-        permit = require(material.job)
+        permit = require(data.job)
     except GateShutError as error:
         _say(str(error))
         return SHUT
     with joined(device) as world:
-        return _train(args, recipe, material, permit, world)
+        return _train(args, recipe, data, permit, world)
 
 
 def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
-    """What the flags say of the weights. Raises RecipeError, WorldError."""
+    """Return what decides the weights. Raises RecipeError, WorldError."""
     from pipeline.drafter.model.loss import MaskMode
     from pipeline.drafter.training.distributed import size_named
     from pipeline.drafter.training.recipe import Precision, Recipe
@@ -111,17 +184,7 @@ def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
     )
 
 
-def _material(args: argparse.Namespace) -> TrainingData:
-    """What the folders hold, under the policy. Raises ArgumentsError and what reading raises."""
-    from pipeline.drafter.rows import RowPolicy
-    from pipeline.drafter.training.data import material_of
-
-    longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
-    policy = RowPolicy(args.min_evidence, longest)
-    return material_of(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
-
-
-def _train(args: argparse.Namespace, recipe: Recipe, material: TrainingData, permit: Permit, world: World) -> int:
+def _train(args: argparse.Namespace, recipe: Recipe, data: TrainingData, permit: Permit, world: World) -> int:
     from pipeline.drafter.training.data import dtype_named
     from pipeline.drafter.training.distributed import Sharing
     from pipeline.drafter.training.run import Intervals
@@ -130,58 +193,58 @@ def _train(args: argparse.Namespace, recipe: Recipe, material: TrainingData, per
 
     begun = time.monotonic()
     with repeatable(world.device), ExitStack() as stack:
-        setup = set_up(material, recipe, world, Sharing(args.sharing), dtype_named(args.compute_dtype))
-        _say(*sentences(setup, material))
-        habits = Intervals(args.checkpoint_every, args.validate_every, args.keep, args.track)
-        ending = _steps(args, setup, habits, permit, stack)
+        setup = set_up(data, recipe, world, Sharing(args.sharing), dtype_named(args.compute_dtype))
+        _say(*sentences(setup, data))
+        intervals = Intervals(args.checkpoint_every, args.validate_every, args.keep, args.track)
+        end = _steps(args, setup, intervals, permit, stack)
         if not world.is_first:
-            return ending.code
-    _report(args, setup, ending, time.monotonic() - begun)
-    return ending.code
+            return end.code
+    _report(args, setup, end, time.monotonic() - begun)
+    return end.code
 
 
-def _steps(args: argparse.Namespace, setup: Setup, habits: Intervals, permit: Permit, stack: ExitStack) -> SessionEnd:
-    """All steps that are left, the drafter's directory at their end, and what the manifest says of it."""
+def _steps(
+    args: argparse.Namespace, setup: Setup, intervals: Intervals, permit: Permit, stack: ExitStack
+) -> SessionEnd:
+    """Run the remaining steps, then export the drafter."""
     from pipeline.drafter.training import checkpoints
     from pipeline.drafter.training import run as training_run
 
     training, world = setup.training, setup.training.world
     manifest = world.first(lambda: stack.enter_context(training_run.held(args.out, setup.settings)))
-    world.first(lambda: _require_no_other(args, training.feed.course.steps))
+    world.first(lambda: _require_no_other(args, training.sampler.course.steps))
     place = world.first(lambda: checkpoints.newest(args.out))
     if place is not None:
-        training.restore(_of_this_run(checkpoints.load(place), place, setup))
-        _say(f"going on after step {training.step} of {training.feed.course.steps}")
+        snapshot = checkpoints.load(place)
+        if snapshot.description.get("settings_sha256") != setup.description["settings_sha256"]:
+            what = f"{place} is of a run with other settings"
+            raise checkpoints.CheckpointError(f"{what}. Remove it, or put this run's own back")
+        training.restore(snapshot)
+        _say(f"going on after step {training.step} of {training.sampler.course.steps}")
     folder = None
     if world.is_first:
-        folder = stack.enter_context(training_run.opened(args.out, manifest, permit, habits, training.step))
-    with progress(training.feed.course.steps, training.step, speaks=world.is_first) as show:
-        ending = training_run.train(training, folder, habits, args.out, setup.told, show, permit.expires)
+        folder = stack.enter_context(training_run.opened(args.out, manifest, permit, intervals, training.step))
+    with progress(training.sampler.course.steps, training.step, speaks=world.is_first) as show:
+        end = training_run.train(training, folder, intervals, args.out, setup.description, show, permit.expires)
     if folder is not None:
-        if ending.code == training_run.COMPLETE:
+        if end.code == training_run.COMPLETE:
             _export(args, setup)
-        folder.end(ending, _result(args, setup, ending))
-    return ending
-
-
-def _of_this_run(snapshot: Snapshot, place: Path, setup: Setup) -> Snapshot:
-    """The same, if this run wrote it. Raises CheckpointError."""
-    from pipeline.drafter.training.checkpoints import CheckpointError
-
-    if snapshot.told.get("settings_sha256") != setup.told["settings_sha256"]:
-        raise CheckpointError(f"{place} is of a run with other settings. Remove it, or put this run's own back")
-    return snapshot
+        folder.end(end, _result(args, setup, end))
+    return end
 
 
 def _require_no_other(args: argparse.Namespace, steps: int) -> None:
-    """Raises ArgumentsError where a drafter lies in the place of this run's that is not its last, before any step."""
-    from pipeline.drafter.export.serving import ExportError, told_of
+    """Refuse a folder that holds another run's drafter.
+
+    Raises ArgumentsError, before any step.
+    """
+    from pipeline.drafter.export.serving import ExportError, read_provenance
 
     place = args.out / DRAFTER
     if not place.exists():
         return
     try:
-        found, dtype = told_of(place)
+        found, dtype = read_provenance(place)
     except ExportError as error:
         raise ArgumentsError(f"{error}. Move {place} away") from error
     if found.get("steps") != steps or dtype != args.export_dtype:
@@ -190,7 +253,7 @@ def _require_no_other(args: argparse.Namespace, steps: int) -> None:
 
 
 def _export(args: argparse.Namespace, setup: Setup) -> None:
-    """The drafter of the last checkpoint as engines load it; this run's own that is there already stays."""
+    """Export the last checkpoint's drafter, unless it is there."""
     from pipeline.drafter.export.serving import export
     from pipeline.drafter.target.files import target_facts
     from pipeline.drafter.training import checkpoints
@@ -200,23 +263,24 @@ def _export(args: argparse.Namespace, setup: Setup) -> None:
     place = checkpoints.newest(args.out)
     if place is None or (args.out / DRAFTER).exists():
         return
-    told: dict[str, Json] = {"steps": setup.training.step, "recipe": setup.training.recipe.document()}
-    told |= {"rows": setup.settings["rows"], "draft_vocabulary_coverage": setup.vocabulary.coverage}
+    provenance: dict[str, Json] = {"steps": setup.training.step, "recipe": setup.training.recipe.document()}
+    provenance |= {"rows": setup.settings["rows"], "draft_vocabulary_coverage": setup.vocabulary.coverage}
     drafter, dtype = drafter_of(checkpoints.load(place)), dtype_named(args.export_dtype)
-    export(args.out / DRAFTER, drafter, target_facts(args.target), dtype=dtype, provenance=told)
+    export(args.out / DRAFTER, drafter, target_facts(args.target), dtype=dtype, provenance=provenance)
 
 
-def _result(args: argparse.Namespace, setup: Setup, ending: SessionEnd) -> dict[str, Json]:
+def _result(args: argparse.Namespace, setup: Setup, end: SessionEnd) -> dict[str, Json]:
+    """Return what the manifest says of the run's result."""
     from pipeline.drafter.training.metrics import read_metrics
 
-    sides, training = setup.sides, setup.training
+    sides, training = setup.split, setup.training
     validated = next(reversed(read_metrics(args.out, "validation")), None)
-    complete = ending.code == 0
+    complete = end.code == 0
     rows: dict[str, Json] = {side: len(getattr(sides, side)) for side in ("training", "held_out", "too_long", "mute")}
     return {
         "complete": complete,
         "steps": training.step,
-        "steps_in_all": training.feed.course.steps,
+        "steps_in_all": training.sampler.course.steps,
         "rows_used": rows,
         "draft_vocabulary_coverage": setup.vocabulary.coverage,
         "held_out_coverage": setup.held_out_coverage,
@@ -225,50 +289,37 @@ def _result(args: argparse.Namespace, setup: Setup, ending: SessionEnd) -> dict[
     }
 
 
-def _report(args: argparse.Namespace, setup: Setup, ending: SessionEnd, seconds: float) -> None:
-    result = _result(args, setup, ending)
+def _report(args: argparse.Namespace, setup: Setup, end: SessionEnd, seconds: float) -> None:
+    """Print the result, and what to run next."""
+    result: dict[str, Any] = _result(args, setup, end)
     if args.json:
-        told: dict[str, Json] = {"exit": ending.code, "message": ending.message, "seconds": round(seconds, 1)}
-        sys.stdout.write(json.dumps(told | result) + "\n")
-    if ending.code:
+        session: dict[str, Json] = {"exit": end.code, "message": end.message, "seconds": round(seconds, 1)}
+        sys.stdout.write(json.dumps(session | result) + "\n")
+    if end.code:
         again = shlex.join(["python", "-m", "pipeline", *sys.argv[1:]])
-        _say(f"{'error: ' if ending.code == FAILED else ''}{ending.message}", f"Next, to go on: {again}")
+        _say(f"{'error: ' if end.code == FAILED else ''}{end.message}", f"Next, to go on: {again}")
     elif not args.json:
-        for line in _lines(result, seconds):
-            sys.stdout.write(f"{line}\n")
-
-
-def _lines(result: dict[str, Any], seconds: float) -> Iterator[str]:
-    yield f"{result['steps']:,} steps, this session in {seconds:,.0f} s; the drafter lies in {result['drafter']}"
-    if isinstance(held_out := result["validation"], dict):
-        shares = held_out["accuracy_by_step"]
-        right = (
-            " ".join("-" if share is None else f"{share:.3f}" for share in shares) if isinstance(shares, list) else ""
-        )
-        loss, acceptance = held_out["loss"], held_out["simulated_acceptance"]
-        yield f"held out: loss {loss:.4f}, right by step {right}, simulated acceptance {acceptance:.3f}"
-    yield f"Next: python -m pipeline evaluate {result['drafter']} --target DIR --prompts FILE"
+        what = f"{result['steps']:,} steps, this session in {seconds:,.0f} s"
+        lines = [f"{what}; the drafter lies in {result['drafter']}"]
+        if isinstance(held_out := result["validation"], dict):
+            shares = held_out["accuracy_by_step"] or ()
+            right = " ".join("-" if share is None else f"{share:.3f}" for share in shares)
+            loss, acceptance = held_out["loss"], held_out["simulated_acceptance"]
+            lines.append(f"held out: loss {loss:.4f}, right by step {right}, simulated acceptance {acceptance:.3f}")
+        lines.append(f"Next: python -m pipeline evaluate {result['drafter']} --target DIR --prompts FILE")
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 @contextmanager
 def progress(total: int, done: int, *, speaks: bool) -> Iterator[Show]:
-    """A bar of steps on a terminal, else a line every five seconds, on stderr; nothing where another process speaks."""
+    """Show progress on stderr, unless another process does.
+
+    A bar on a terminal, elsewhere a line every five seconds.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True, markup=False, highlight=False)
-    if not speaks:
-        yield lambda _: None
-    elif not console.is_terminal:
-        yield _plain_lines(total, done)
-    else:
-        state = TextColumn("{task.description}", markup=False)
-        with Progress(BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=console) as bar:
-            task = bar.add_task("steps", total=total, completed=done)
-            yield lambda report: bar.update(task, completed=report.step + 1, description=_state(report))
-
-
-def _plain_lines(total: int, done: int) -> Show:
     begun = last = time.monotonic()
 
     def show(report: StepReport) -> None:
@@ -278,7 +329,15 @@ def _plain_lines(total: int, done: int) -> Show:
             left = (now - begun) / max(report.step + 1 - done, 1) * (total - report.step - 1)
             _say(f"{report.step + 1:,} of {total:,} steps: {_state(report)}, about {left:,.0f} s to go")
 
-    return show
+    if not speaks:
+        yield lambda _: None
+    elif not console.is_terminal:
+        yield show
+    else:
+        state = TextColumn("{task.description}", markup=False)
+        with Progress(BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=console) as bar:
+            task = bar.add_task("steps", total=total, completed=done)
+            yield lambda report: bar.update(task, completed=report.step + 1, description=_state(report))
 
 
 def _state(report: StepReport) -> str:
@@ -291,74 +350,8 @@ def _state(report: StepReport) -> str:
 
 
 def _say(*sentences: str) -> None:
-    """On stderr, by the first process alone."""
+    """Print to stderr, from the first process alone."""
     from pipeline.drafter.training.distributed import is_first
 
     if is_first():
-        sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))
-
-
-def add_all(parser: argparse.ArgumentParser) -> None:
-    """Every flag of the verb."""
-    what = "folders that `generate` or `merge` wrote, or one that `states` wrote"
-    add_rows(parser, "ROWS_FOLDER|STATES_FOLDER", what)
-    for add in (_add_run, _add_loss, _add_data, _add_optimiser, _add_machine):
-        add(parser)
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--out", type=Path, required=True, metavar="DIR", help="the run, new or gone on with; the drafter comes into it"
-    )
-    add("--checkpoint-every", type=positive, default=500, metavar="N", help="steps between checkpoints (default: 500)")
-    add("--validate-every", type=positive, default=500, metavar="N", help="steps between validations (default: 500)")
-    add("--keep", type=positive, default=2, metavar="N", help="how many checkpoints stay (default: 2)")
-    add("--track", choices=TRACKERS, help="show the metrics there too, if it is installed; it may send them elsewhere")
-    add("--json", action="store_true", help="one JSON object on stdout instead of the table")
-
-
-def _add_loss(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--ttt-length", type=int, default=7, metavar="K", help="steps of training-time test (default: 7)")
-    add("--decay", type=float, default=0.8, metavar="W", help="step k weighs W ** k (default: 0.8)")
-    compat = "supervise another trainer's rows, over its denominators, instead of those that serving asks for"
-    add("--compat", choices=("specforge", "speculators"), help=compat)
-    size = "tokens that the drafter can name: the most frequent emitted ones, and control tokens (default: 32000)"
-    add("--draft-vocabulary", type=positive, default=32_000, metavar="N", help=size)
-
-
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    tokens = "rows are packed into batches of at most so many tokens; longer ones are left out (default: 4096)"
-    add("--tokens-a-batch", type=positive, default=4096, metavar="N", help=tokens)
-    batches = "batches that each process sums up before a step (default: 1)"
-    add("--accumulate", type=positive, default=1, metavar="N", help=batches)
-    add("--epochs", type=positive, default=10, metavar="N", help="times that all rows are read (default: 10)")
-    add("--steps", type=positive, metavar="N", help="end after so many steps, however many epochs that is")
-    held_out = "share of rows, by the hash of their ids, that validate and never train (default: 0.02)"
-    add("--held-out", type=float, default=0.02, metavar="S", help=held_out)
-    add("--seed", type=int, default=0, help="of fresh weights and of the order of rows (default: 0)")
-
-
-def _add_optimiser(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--learning-rate", type=float, default=1e-4, metavar="R", help="AdamW's highest (default: 0.0001)")
-    add("--warmup", type=float, default=0.015, metavar="S", help="share of steps in which it rises (default: 0.015)")
-    add("--weight-decay", type=float, default=0.0, metavar="W", help="AdamW's (default: 0)")
-    add("--betas", type=float, nargs=2, default=(0.9, 0.95), metavar=("B1", "B2"), help="AdamW's (default: 0.9 0.95)")
-    add("--clip", type=float, default=0.5, metavar="N", help="longest gradient (default: 0.5)")
-
-
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--device", help="cpu, cuda, cuda:1 … (default: a GPU where there is one)")
-    precision = "in what the drafter computes; weights stay float32 (default: bfloat16 on a GPU, else float32)"
-    add("--precision", choices=("float32", "bfloat16"), help=precision)
-    compute = "in what the target computes (default: float32 on a CPU, its own on a GPU)"
-    add("--compute-dtype", choices=("bfloat16", "float16", "float32"), help=compute)
-    sharing = "how several processes of torchrun share the work (default: ddp)"
-    add("--sharing", choices=("ddp", "fsdp2"), default="ddp", help=sharing)
-    add("--threads", type=positive, metavar="N", help="of torch, on a CPU")
-    export = "of the weights in the drafter's directory (default: bfloat16)"
-    add("--export-dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help=export)
+        say(*sentences)

@@ -1,8 +1,8 @@
-"""Proven rows as training takes them: ids exactly as they lie in the row, and which of them were emitted.
+"""Training rows: exact ids and their emitted-token mask.
 
-Guarantees: prompt ids and output ids, end to end and unchanged; the mask is True on the output ids and nowhere else, so
-the end token is in and a prefilled `<think>`, which stands in the prompt, is out. A row that the policy leaves out is
-counted by its reason, never cut to fit. Holds the ids of all rows in memory, four bytes a token.
+Guarantees: ids are prompt ids and output ids, concatenated and unchanged. The mask is True on the output ids alone:
+the end token is in; a prefilled `<think>` belongs to the prompt and is out. A row that the policy leaves out is counted
+by its reason and never cut to fit. The ids of all rows are held in memory, four bytes a token.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LeftOut(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """Which rows are trained on: of this evidence or stronger, and of at most `longest` tokens, prompt and output."""
+    """Which rows to train on, by evidence and length."""
 
     min_evidence: Evidence = Evidence.STREAM_DELTAS
     longest: int | None = None
@@ -43,10 +43,33 @@ class RowPolicy:
     def document(self) -> dict[str, Json]:
         return {"min_evidence": str(self.min_evidence), "longest": self.longest}
 
+    def refuses(self, entry: StoredRow) -> LeftOut | None:
+        """Return why the row is left out; None if taken."""
+        if STRENGTH[entry.evidence] < STRENGTH[str(self.min_evidence)]:
+            return LeftOut.WEAK_EVIDENCE
+        if not entry.emitted:
+            return LeftOut.NOTHING_EMITTED
+        if self.longest is not None and len(entry.ids) > self.longest:
+            return LeftOut.TOO_LONG
+        return None
+
+    def remedy(self, left_out: Mapping[str, int]) -> str:
+        """Say what would take most of the left-out rows."""
+        most = max(left_out, key=lambda reason: left_out[reason], default="")
+        if most == LeftOut.WEAK_EVIDENCE:
+            return "--min-evidence counted takes the weakest grade too, at its stated risk"
+        if most == LeftOut.TOO_LONG:
+            # In training, rows must also fit into a batch, so either flag may be the limit.
+            return f"Raise what leaves them out above {self.longest}: --longest, or in training --tokens-a-batch"
+        return "Give folders with rows that emitted something"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row: `ids` [T] int64; `mask` [T] bool, True exactly on what was emitted; both on the CPU."""
+    """One row as tensors on the CPU.
+
+    `ids` [T] int64; `mask` [T] bool, True exactly on emitted tokens.
+    """
 
     id: str
     ids: torch.Tensor
@@ -61,7 +84,10 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A row as it waits in memory: `ids` int32 [T], the first `prompt` of which are the prompt's."""
+    """A row in memory.
+
+    `ids` [T] int32, of which the first `prompt` are the prompt.
+    """
 
     id: str
     ids: np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -75,7 +101,10 @@ class StoredRow:
 
 
 class TrainingRows(Sequence[TrainingRow]):
-    """The rows that are trained on, in the order of their folders; what was left out, by reason."""
+    """The rows to train on, in folder order.
+
+    Rows that were left out are counted by reason.
+    """
 
     def __init__(
         self, entries: Sequence[StoredRow], folders: Sequence[RowFolder], policy: RowPolicy, left_out: Mapping[str, int]
@@ -119,7 +148,10 @@ class TrainingRows(Sequence[TrainingRow]):
 
     @property
     def sha256(self) -> str:
-        """A digest of every row's id, ids and border between prompt and output, in order."""
+        """Digest of each row's id, ids and prompt length.
+
+        In the order of the rows.
+        """
         digest = hashlib.sha256()
         for entry in self.entries:
             name = entry.id.encode("utf-8", "surrogatepass")
@@ -131,12 +163,12 @@ class TrainingRows(Sequence[TrainingRow]):
         return max(int(entry.ids.max()) for entry in self.entries)
 
     def risk(self) -> str | None:
-        """What rows of the grade `counted` among these risk; None where there are none."""
+        """Describe the risk of `counted` rows; None without any."""
         counted = self.evidence[str(Evidence.COUNTED)]
         return counted_risk(self.folders, counted) if counted else None
 
     def document(self) -> dict[str, Json]:
-        """What a manifest that builds on these rows says of them."""
+        """Return what a derived manifest records of these rows."""
         return {
             "policy": self.policy.document(),
             "rows": len(self),
@@ -151,7 +183,7 @@ class TrainingRows(Sequence[TrainingRow]):
 
 
 def training_row(entry: StoredRow) -> TrainingRow:
-    """The row as tensors."""
+    """Return the row as tensors."""
     ids = torch.from_numpy(entry.ids.astype(np.int64))
     return TrainingRow(entry.id, ids, torch.arange(len(ids)) >= entry.prompt, Evidence(entry.evidence), entry.dataset)
 
@@ -159,51 +191,42 @@ def training_row(entry: StoredRow) -> TrainingRow:
 def read_rows(
     paths: Sequence[Path], policy: RowPolicy | None = None, *, accept_changed_tree: bool = False
 ) -> TrainingRows:
-    """The rows of these folders that the policy takes. Raises RowsError, also where none is left, and OSError."""
+    """Return the rows of these folders that the policy takes.
+
+    Raises RowsError, also where no row is left, and OSError.
+    """
     policy = policy or RowPolicy()
     folders = read_folders(paths, accept_changed_tree=accept_changed_tree)
-    entries: list[StoredRow] = []
+    entries: dict[tuple[str, str], StoredRow] = {}
     left_out: Counter[str] = Counter()
-    seen: set[tuple[str, str]] = set()
     for folder in folders:
         for table in folder.tables():
             for entry in _entries(table, folder):
-                if why := _why_not(entry, policy, seen):
-                    left_out[str(why)] += 1
-                    continue
-                seen.add((entry.dataset, entry.id))
-                entries.append(entry)
+                key = entry.dataset, entry.id
+                reason = policy.refuses(entry) or (LeftOut.REPEATED_ID if key in entries else None)
+                if reason is None:
+                    entries[key] = entry
+                else:
+                    left_out[str(reason)] += 1
     if not entries:
-        told = ", ".join(f"{number:,} {why}" for why, number in sorted(left_out.items())) or "the folders hold none"
-        raise RowsError(f"no row is left to train on: {told}. {_mend(left_out, policy)}")
-    return TrainingRows(entries, folders, policy, left_out)
-
-
-def _mend(left_out: Mapping[str, int], policy: RowPolicy) -> str:
-    most = max(left_out, key=lambda why: left_out[why], default="")
-    if most == LeftOut.WEAK_EVIDENCE:
-        return "--min-evidence counted takes the weakest grade too, at its stated risk"
-    if most == LeftOut.TOO_LONG:
-        # Training asks for no longer rows than fit into a batch, so either flag may be what bounds them.
-        return f"Raise what leaves them out above {policy.longest}: --longest, or in training --tokens-a-batch"
-    return "Give folders with rows that emitted something"
-
-
-def _why_not(entry: StoredRow, policy: RowPolicy, seen: set[tuple[str, str]]) -> LeftOut | None:
-    if STRENGTH[entry.evidence] < STRENGTH[str(policy.min_evidence)]:
-        return LeftOut.WEAK_EVIDENCE
-    if not entry.emitted:
-        return LeftOut.NOTHING_EMITTED
-    if policy.longest is not None and len(entry.ids) > policy.longest:
-        return LeftOut.TOO_LONG
-    return LeftOut.REPEATED_ID if (entry.dataset, entry.id) in seen else None
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
+        raise RowsError(f"no row is left to train on: {counts or 'the folders hold none'}. {policy.remedy(left_out)}")
+    return TrainingRows([*entries.values()], folders, policy, left_out)
 
 
 def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
+    """Yield a shard's rows.
+
+    Raises RowsError for a negative id or incomplete spans.
+    """
     names, grades, datasets, spans = (table.column(name).to_pylist() for name in ("id", "evidence", "dataset", "spans"))
-    prompts, outputs = _lists(table, "prompt_ids"), _lists(table, "output_ids")
+    prompts, outputs = _id_lists(table, "prompt_ids"), _id_lists(table, "output_ids")
     for name, grade, dataset, own, prompt, output in zip(names, grades, datasets, spans, prompts, outputs, strict=True):
-        _check_spans(name, own, len(output), folder)
+        ends = [0, *(span["stop"] for span in own)]
+        is_ascending = all(start < stop for start, stop in itertools.pairwise(ends))
+        if not is_ascending or ends[:-1] != [span["start"] for span in own] or ends[-1] != len(output):
+            where = f"row {name!r} in {folder.path}"
+            raise RowsError(f"{where}: its spans do not cover its {len(output)} emitted tokens one by one")
         ids = np.concatenate([prompt, output])
         if (ids < 0).any():
             raise RowsError(
@@ -212,19 +235,7 @@ def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
         yield StoredRow(name, ids, len(prompt), grade, dataset)
 
 
-def _lists(table: pa.Table, name: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:
+def _id_lists(table: pa.Table, name: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:
     for chunk in table.column(name).chunks:
         values, offsets = chunk.values.to_numpy(), chunk.offsets.to_numpy()
         yield from (values[start:stop] for start, stop in itertools.pairwise(offsets))
-
-
-def _check_spans(name: str, spans: Sequence[Mapping[str, int]], emitted: int, folder: RowFolder) -> None:
-    at = 0
-    for span in spans:
-        if span["start"] != at or span["stop"] <= at:
-            break
-        at = span["stop"]
-    else:
-        if at == emitted:
-            return
-    raise RowsError(f"row {name!r} in {folder.path}: its spans do not cover its {emitted} emitted tokens one by one")

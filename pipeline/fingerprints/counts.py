@@ -24,7 +24,7 @@ from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.models import tokenizer_config
 from pipeline.fingerprints.observations import Observation, TokenSum, hides_reasoning
 from pipeline.fingerprints.votes import ENOUGH, Learned, Vote, tally
-from pipeline.formats.format import Opener, opening
+from pipeline.formats.format import Opener
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json, RefusedError
 
@@ -242,7 +242,7 @@ def unclosed_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
 def _is_all(one: Observation, content: str) -> bool:
     """Whether the count leaves no room for hidden reasoning."""
     opener = one.model.opener(one.fmt, thinking=True)
-    begun = len(opening(one.fmt)) if opener is Opener.MODEL else 0
+    begun = len(one.fmt.opening_ids) if opener is Opener.MODEL else 0
     try:
         return one.carries(Fidelity.TEXT) and one.size - len(one.fmt.tokenizer.encode(content)) in (0, begun)
     except RefusedError:

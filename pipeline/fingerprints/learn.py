@@ -17,7 +17,7 @@ from pipeline.fingerprints.observations import Observation, RouteKey
 from pipeline.fingerprints.shown_text import shown_traits
 from pipeline.fingerprints.tool_calls import tool_call_traits
 from pipeline.fingerprints.votes import Learned
-from pipeline.formats.format import Opener, end_ids, is_dated, opening
+from pipeline.formats.format import Opener
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Json
 
@@ -138,9 +138,9 @@ def _needed_traits(observations: Sequence[Observation]) -> dict[TraitName, Learn
     needed = {
         TraitName.UNCLOSED: opener is not Opener.NOBODY,
         TraitName.LINE_ENDS: fmt.tokenizer.id_of_bytes(b"\r\n") is not None,
-        TraitName.TURN_END: len(end_ids(fmt)) > 1,
-        TraitName.THINK_LEAD: opener is Opener.MODEL and len(opening(fmt)) > 1,
-        TraitName.PROMPT_SETTINGS: is_dated(fmt),
+        TraitName.TURN_END: len(fmt.end_ids) > 1,
+        TraitName.THINK_LEAD: opener is Opener.MODEL and len(fmt.opening_ids) > 1,
+        TraitName.PROMPT_SETTINGS: fmt.is_dated,
     }
     nothing = Learned(Trait(None, 0, proven=False), (), ("no answer says anything of it",))
     return {name: nothing for name, is_needed in needed.items() if is_needed}

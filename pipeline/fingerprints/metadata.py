@@ -13,7 +13,6 @@ from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.models import tokenizer_config
 from pipeline.fingerprints.observations import Observation
 from pipeline.fingerprints.votes import Learned, Vote, tally
-from pipeline.formats.format import end_ids, ending, opening
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Ids, Json
@@ -157,17 +156,17 @@ def _junk_logprobs(one: Observation) -> str:
 def turn_end_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
     """Vote on the end token where a family has several."""
     for one in observations:
-        ids, ends = one.completion.token_ids, end_ids(one.fmt)
+        ids, ends = one.completion.token_ids, one.fmt.end_ids
         if ids and len(ends) > 1 and ids[-1] in ends:
             body = [token for token in ids[:-1] if token in one.fmt.tool_markers().values()]
-            by_role = ids[-1] == ending(one.fmt, body)
+            by_role = ids[-1] == one.fmt.end_id_for(body)
             yield one.vote("by_role" if by_role else "other", one.fmt.tokenizer.name_of(ids[-1]) or "", certain=True)
 
 
 def think_lead_votes(observations: Sequence[Observation]) -> Iterator[Vote]:
     """Vote on what a model writes before `<think>`."""
     for one in observations:
-        ids, begin = one.completion.token_ids, opening(one.fmt)
+        ids, begin = one.completion.token_ids, one.fmt.opening_ids
         if ids and len(begin) > 1 and one.fmt.think_open_id in ids:
             written = ids[: len(begin)] == begin
             yield one.vote("written" if written else "other", "ids came", certain=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -17,13 +17,12 @@ from pipeline.base.prompts import prompt_of
 from pipeline.fingerprints.exchanges import Exchange, Fidelity
 from pipeline.fingerprints.models import Model, ThinkingMode, model_of
 from pipeline.fingerprints.votes import Vote
-from pipeline.formats.format import Format, Opener, Parts, opening
-from pipeline.formats.kimi.tokens import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, SECTION_BEGIN, SECTION_END
-from pipeline.proof.answer import ended, split_markers, texts, texts_of
+from pipeline.formats.format import Format, Opener, Parts
+from pipeline.proof.answer import delta_texts, ended, texts
 from pipeline.proof.locations import special_text
 from pipeline.proof.stream_deltas import spell
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
-from pipeline.records import Completion, Ids, Json, JsonObject, RefusedError, ToolCall
+from pipeline.records import Completion, Ids, Json, JsonObject, RefusedError
 
 OK = 200
 RouteKey: TypeAlias = tuple[str, str, bool]
@@ -272,7 +271,7 @@ def _sum(
         "its call was forced, and forced tokens are counted or not": called and forced,
         "a parser holds back what a cut section ended with": called and not end,
         "ids of its calls are invented, so the length of the model's own is not known": (
-            called and form == "invented" and SECTION_BEGIN in fmt.tool_markers()
+            called and form == "invented" and fmt.calls_as_text
         ),
     }
     why = next((why for why, holds in obstacles.items() if holds), None)
@@ -338,25 +337,19 @@ _PREFIX = "functions."
 
 
 def _body(completion: Completion, fmt: Format, *, raw_markers: bool, prefix_cut: bool) -> tuple[str | int, ...] | str:
-    content, markers = completion.content or "", fmt.tool_markers()
-    spelled = split_markers(fmt, content)
+    content, calls = completion.content or "", completion.tool_calls
+    spelled = fmt.split_markers(content)
     marked = len(spelled) > 1 or any(isinstance(piece, int) for piece in spelled)
-    if not completion.tool_calls:
+    if not calls:
         if marked and not raw_markers:
             return "a tool marker stands in its text"
         return spelled if marked else (content,) if content else ()
     if marked:
         return "a tool marker stands in its text beside parsed calls"
-    if not markers.keys() >= {SECTION_BEGIN, SECTION_END, CALL_BEGIN, ARGUMENT_BEGIN, CALL_END}:
-        return f"parsed calls of {fmt.name} do not say how the model wrote them"
-    pieces = [piece for call in completion.tool_calls for piece in _call(call, prefix_cut=prefix_cut)]
-    body = [content, SECTION_BEGIN, *pieces, SECTION_END]
-    return tuple(markers.get(piece, piece) for piece in body if piece)
-
-
-def _call(call: ToolCall, *, prefix_cut: bool) -> Sequence[str]:
-    identity = f"{_PREFIX}{call.id}" if prefix_cut else call.id
-    return (CALL_BEGIN, identity, ARGUMENT_BEGIN, call.arguments, CALL_END)
+    if prefix_cut:
+        calls = tuple(replace(call, id=f"{_PREFIX}{call.id}") for call in calls)
+    body = fmt.structured_body(content, calls)
+    return f"parsed calls of {fmt.name} do not say how the model wrote them" if body is None else body
 
 
 def _token_sum(
@@ -371,7 +364,7 @@ def _token_sum(
         shown += [piece] if isinstance(piece, int) else encode(piece)
     think = emitted - len(shown) - int(ended)
     if reasoning is not None and opener is Opener.PROMPT and fmt.opener(thinking=True) is Opener.MODEL:
-        think -= len(opening(fmt))
+        think -= len(fmt.opening_ids)
     spelled = None if completion.tool_calls else _spelled_by_deltas(completion, fmt, len(shown), counted)
     return TokenSum(
         counted=counted,
@@ -394,8 +387,8 @@ def _spelled_by_deltas(completion: Completion, fmt: Format, text: int, counted: 
     """
     if completion.deltas is None:
         return None
-    reasoning = spell(fmt.tokenizer, texts_of(completion, "reasoning"), {})
-    content = spell(fmt.tokenizer, texts_of(completion, "content"), fmt.tool_markers())
+    reasoning = spell(fmt.tokenizer, delta_texts(completion, "reasoning"), {})
+    content = spell(fmt.tokenizer, delta_texts(completion, "content"), fmt.tool_markers())
     if reasoning is None or content is None:
         return None
     ids = reasoning + content

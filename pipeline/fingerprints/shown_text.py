@@ -20,7 +20,7 @@ from pipeline.fingerprints.counts import MAX_STRIPPED, WITNESSES, Counting
 from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.observations import Observation
 from pipeline.fingerprints.votes import Learned, Vote, tally
-from pipeline.proof.answer import texts, texts_of
+from pipeline.proof.answer import delta_texts, texts
 from pipeline.proof.fingerprint import TraitName
 from pipeline.proof.stream_deltas import crossed_boundary, is_cumulative
 
@@ -180,7 +180,7 @@ def _other_deltas(one: Observation) -> Vote:
     encoded again may be of another tokenisation, and the row is refused.
     """
     for name, text in zip(("reasoning", "content"), texts(one.completion), strict=True):
-        deltas = texts_of(one.completion, name)
+        deltas = delta_texts(one.completion, name)
         tokens = one.fmt.tokenizer.encode(text)
         if is_cumulative(deltas) or crossed_boundary(one.fmt.tokenizer, tokens, deltas) is not None:
             return one.vote("rechunked", f"deltas of {name} end inside tokens", certain=True, excused=True)

@@ -16,7 +16,6 @@ from pipeline.fingerprints.counts import Counting
 from pipeline.fingerprints.exchanges import Fidelity
 from pipeline.fingerprints.observations import Observation, id_form
 from pipeline.fingerprints.votes import Learned, Vote, tally
-from pipeline.formats.kimi.tokens import SECTION_BEGIN
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json, RefusedError, ToolCall
 
@@ -26,7 +25,7 @@ def tool_call_traits(observations: Sequence[Observation], counting: Counting) ->
 
     Only where the model's own ids and arguments are text (Kimi's layout).
     """
-    called = [one for one in observations if one.completion.tool_calls and SECTION_BEGIN in one.fmt.tool_markers()]
+    called = [one for one in observations if one.completion.tool_calls and one.fmt.calls_as_text]
     arguments = tally(argument_votes(called, counting))
     if arguments is not None and arguments.value == "verbatim":
         unsorted = any(_has_unsorted_keys(one) for one in called if one.carries(Fidelity.ARGUMENTS))

@@ -1,4 +1,4 @@
-"""A target model's own chat template, rendered as engines render it.
+"""A model's own chat template, rendered as engines do.
 
 Guarantees: a prompt is never rendered in two ways. Where the tokenizer's directory holds `chat_template.jinja`, or its
 `tokenizer_config.json` names a template, what that renders must equal the format's own rendering id for id, or the
@@ -36,7 +36,10 @@ class ChatTemplate:
     source: str
 
     def text(self, prompt: Prompt, **variables: Json) -> str:
-        """The rendered prompt; RefusedError(PROMPT_UNSUPPORTED) where the template itself refuses."""
+        """Return the rendered prompt.
+
+        RefusedError(PROMPT_UNSUPPORTED) where the template itself refuses.
+        """
         try:
             return self.compiled.render(
                 messages=[dict(message) for message in prompt.messages],
@@ -50,7 +53,10 @@ class ChatTemplate:
             raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="messages") from None
 
     def require_equal(self, tokenizer: Tokenizer, prompt: Prompt, ids: Ids, variables: Mapping[str, Json]) -> None:
-        """RefusedError(PROMPT_MISMATCH) unless the template's rendering encodes to `ids`."""
+        """Refuse a prompt that the template renders differently.
+
+        RefusedError(PROMPT_MISMATCH) unless its rendering encodes to `ids`.
+        """
         theirs = tuple(tokenizer.encode_prompt(self.text(prompt, **variables)))
         if theirs != ids:
             pairs = enumerate(zip(ids, theirs, strict=False))
@@ -60,7 +66,10 @@ class ChatTemplate:
 
 
 def load_template(directory: Path) -> ChatTemplate | None:
-    """The template beside a tokenizer, None where there is none; TokenizerError where it cannot be read."""
+    """Return the template beside a tokenizer, None without one.
+
+    TokenizerError where it cannot be read.
+    """
     path = directory / FILE_NAME
     source = _source(path)
     if source is None:
@@ -75,7 +84,10 @@ def load_template(directory: Path) -> ChatTemplate | None:
 
 
 def _source(path: Path) -> str | None:
-    """The template's text: its own file, or the entry of `tokenizer_config.json`; a list of several is not read."""
+    """Return the template's text, None where there is none.
+
+    Its own file, or the entry of `tokenizer_config.json`; a list of several is not read.
+    """
     try:
         if path.is_file():
             return path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""DeepSeek's layout, R1 and V3.1: turns between wide bars, tool calls in a section of their own.
+"""DeepSeek's layout, R1 and V3.1: turns between wide bars.
 
 Guarantees: prompts are those of the models' own chat templates, with their quirks: system messages are joined at the
 front, earlier thinking is never shown, and R1 opens a section of calls once in a conversation. Refuses tools (neither
@@ -50,7 +50,10 @@ _ROLES: Final = ("system", "user", "assistant", "tool")
 
 @dataclass(slots=True)
 class _Turns:
-    """What a template remembers from message to message; `called` and `answered` are never forgotten by R1."""
+    """What a template remembers from message to message.
+
+    R1 never forgets `called` and `answered`.
+    """
 
     after_user: bool = False
     after_tool: bool = False
@@ -59,7 +62,7 @@ class _Turns:
 
 
 def _front(prompt: Prompt) -> str:
-    """The system messages, wherever they stand."""
+    """Return the system messages, wherever they stand."""
     return "\n\n".join(content_of(message) for message in prompt.messages if message.get("role") == "system")
 
 
@@ -77,7 +80,7 @@ def _checked(prompt: Prompt) -> None:
 
 
 def r1_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """R1's prompt: it always thinks, after a line feed."""
+    """Yield R1's prompt: it always thinks, after a line feed."""
     _checked(prompt)
     if not prompt.thinking:
         raise unsupported("R1 always thinks")
@@ -113,7 +116,10 @@ def _r1_answer(message: JsonObject, turns: _Turns, tokenizer: Tokenizer) -> Iter
 
 
 def v31_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """V3.1's prompt: `<think>` opens the thinking, `</think>` alone says that there is none."""
+    """Yield V3.1's prompt.
+
+    `<think>` opens the thinking, `</think>` alone says that there is none.
+    """
     _checked(prompt)
     one, turns = tokenizer.id_of, _Turns()
     yield from (one(BEGIN), _front(prompt))
@@ -142,12 +148,12 @@ def _v31_answer(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
     yield from (one(CALLS_END), one(END)) if calls else (one(END),)
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN}
 
 
-R1: Final = Dialect(GRAMMAR, r1_pieces, _asked, Opener.PROMPT, Opener.PROMPT)
-V31: Final = Dialect(GRAMMAR, v31_pieces, _asked, Opener.PROMPT, Opener.NOBODY)
+R1: Final = Dialect(GRAMMAR, r1_pieces, _template_inputs, Opener.PROMPT, Opener.PROMPT)
+V31: Final = Dialect(GRAMMAR, v31_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def _load(name: str, tokenizer: Tokenizer, dialect: Dialect) -> TaggedFormat:

@@ -1,10 +1,10 @@
-"""DeepSeek-V3.2's layout: V3.1's turns, tools told in the system text, calls as tags with one special token in each.
+"""DeepSeek-V3.2's layout: V3.1's turns, calls as tags.
 
 Guarantees: prompts are what the encoder that DeepSeek ships in place of a chat template makes of the messages, as vLLM
-and SGLang carry it. Their copies tell the tools without the blank lines of DeepSeek's own, in as many tokens, so that
-only returned prompt ids prove a prompt with tools. `<｜DSML｜invoke …>` is text around one special token, which a text
-that came over an API may lack. Refuses prompts after which the encoder lets nobody speak, and parsed calls: their ids
-are invented, and their JSON is written anew.
+and SGLang carry it. Tools are declared in the system text. The engines' copies declare them without the blank lines of
+DeepSeek's own, in as many tokens, so only returned prompt ids prove a prompt with tools. `<｜DSML｜invoke …>` is text
+around one special token, which a text that came over an API may lack. Refuses prompts after which the encoder lets
+nobody speak, and parsed calls: their ids are invented, and their JSON is written anew.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MARKS: Final = re.compile(f"({DSML}|{THINK}|{THINK_CLOSE})")
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one, messages = tokenizer.id_of, prompt.messages
     last = _checked(prompt)
     yield one(BEGIN)
@@ -84,16 +84,19 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
         elif role == "user":
             yield from (one(USER), content_of(message), one(ASSISTANT), goes_on)
         elif role == "tool":
-            order, asked = _order(messages, position)
+            order, called = _order(messages, position)
             yield "\n\n<function_results>" if order == 1 else ""
             yield f"\n<result>{content_of(message)}</result>"
-            yield from ("\n</function_results>\n\n", goes_on) if order == asked else ()
+            yield from ("\n</function_results>\n\n", goes_on) if order == called else ()
         else:
             yield from _answer(message, tokenizer, shown=prompt.thinking and position > last)
 
 
 def _checked(prompt: Prompt) -> int:
-    """Where the last question stands, -1 where there is none; a refusal of what the encoder refuses or drops."""
+    """Return where the last question stands, -1 without one.
+
+    Refuses what the encoder refuses or drops.
+    """
     messages = prompt.messages
     for message in messages:
         role_of(message, _ROLES)
@@ -107,22 +110,28 @@ def _checked(prompt: Prompt) -> int:
 def _hands_over(messages: Sequence[JsonObject]) -> bool:
     if messages[-1].get("role") != "tool":
         return messages[-1].get("role") == "user"
-    order, asked = _order(messages, len(messages) - 1)
-    return order == asked
+    order, called = _order(messages, len(messages) - 1)
+    return order == called
 
 
 def _order(messages: Sequence[JsonObject], position: int) -> tuple[int, int]:
-    """Which result of its answer's calls this is, counted from 1, and how many calls there were."""
+    """Return the result's number among its calls, and their count.
+
+    Numbers begin with 1.
+    """
     before = [n for n, message in enumerate(messages[:position]) if message.get("role") != "tool"]
     calls = messages[before[-1]].get("tool_calls") if before else None
-    asked = len(calls) if isinstance(calls, list) and messages[before[-1]].get("role") == "assistant" else 0
-    if (order := position - before[-1] if before else 1) > asked:
+    called = len(calls) if isinstance(calls, list) and messages[before[-1]].get("role") == "assistant" else 0
+    if (order := position - before[-1] if before else 1) > called:
         raise unsupported("a tool's result answers no call")
-    return order, asked
+    return order, called
 
 
 def _tools(tools: Sequence[JsonObject], tokenizer: Tokenizer) -> Iterator[Piece]:
-    """What the system text says of the tools; the markers in it are control tokens."""
+    """Yield what the system text says of the tools.
+
+    The markers in it are control tokens.
+    """
     if not tools:
         return
     yield "\n\n"
@@ -141,7 +150,10 @@ def _declared(tool: JsonObject) -> str:
 
 
 def _answer(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Iterator[Piece]:
-    """An earlier answer; its thinking is `shown` only after the last question."""
+    """Yield an earlier answer.
+
+    Its thinking is `shown` only after the last question.
+    """
     content = content_of(message)
     reasoning = reasoning_of(message, content, THINK_CLOSE)
     calls = list(calls_of(message, as_text=False))
@@ -168,19 +180,19 @@ def _parameters(arguments: dict[str, Json], mark: int) -> Iterator[Piece]:
         yield from (mark, "parameter>")
 
 
-def _untold(prompt: Prompt) -> str | None:
+def _ambiguity(prompt: Prompt) -> str | None:
     if not prompt.tools:
         return None
     return "engines tell DeepSeek-V3.2's tools in two texts of one length, so only returned prompt ids tell which"
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN, "enable_thinking": prompt.thinking}
 
 
-V32: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY, _untold)
+V32: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, _ambiguity)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """V3.2's layout on `tokenizer`, called `name`."""
+    """Return V3.2's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, V32, load_template(tokenizer.directory))

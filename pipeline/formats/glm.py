@@ -1,7 +1,7 @@
-"""GLM-5's layout, and GLM-4.7's: turns without an end of their own, tool arguments as tagged text.
+"""GLM-5's and GLM-4.7's layout: turns without an end.
 
 Guarantees: prompts are those of the models' own chat templates. A turn ends where the next role's marker stands:
-`<|user|>` after an answer, `<|observation|>` after tool calls; which of them was emitted no text shows, so a proof from
+`<|user|>` after an answer, `<|observation|>` after tool calls. No text shows which of them was emitted, so a proof from
 text needs a route that is proven to end answers so. Parsed calls are refused: the arguments have no types in the text,
 and parsers guess them.
 """
@@ -55,7 +55,10 @@ ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
-    """What the system turn says of `tools`, one JSON object a line; the markers in it are control tokens."""
+    """Yield what the system turn says of `tools`.
+
+    One JSON object a line; the markers in it are control tokens.
+    """
     yield "\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     yield "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
     yield from (f"{written(dict(tool))}\n" for tool in tools)
@@ -68,7 +71,7 @@ def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one = tokenizer.id_of
     if not prompt.messages:
         raise unsupported("there are no messages")
@@ -90,14 +93,17 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def text_of(message: JsonObject) -> str:
-    """Null would be printed as `None`."""
+    """Return the message's text; null would be printed as `None`."""
     if message.get("content") is None:
         raise unsupported("content is null, which this template prints as None")
     return content_of(message)
 
 
 def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Iterator[Piece]:
-    """An earlier answer; its thinking is `shown` only after the last question."""
+    """Yield an earlier answer.
+
+    Its thinking is `shown` only after the last question.
+    """
     one = tokenizer.id_of
     content = text_of(message)
     reasoning = reasoning_of(message, content, THINK_CLOSE)
@@ -114,21 +120,21 @@ def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Ite
 
 
 def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A tool's answer; several in a row share one turn."""
+    """Yield a tool's answer; several share a turn."""
     one = tokenizer.id_of
     if position == 0 or messages[position - 1].get("role") != "tool":
         yield one(OBSERVATION)
     yield from (one(RESPONSE), text_of(messages[position]), one(RESPONSE_CLOSE))
 
 
-def asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
-    """What the template is given."""
+def template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+    """Return the prompt and variables that the template is given."""
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-GLM5: Final = Dialect(GRAMMAR, prompt_pieces, asked, Opener.PROMPT, Opener.NOBODY)
+GLM5: Final = Dialect(GRAMMAR, prompt_pieces, template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """GLM-5's layout on `tokenizer`, called `name`."""
+    """Return GLM-5's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, GLM5, load_template(tokenizer.directory))

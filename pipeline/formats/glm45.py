@@ -1,9 +1,9 @@
-"""GLM-4.5's layout, and GLM-4.6's: a line feed after each role's marker, and a model that opens its own thinking.
+"""GLM-4.5's and GLM-4.6's layout: the model opens its thinking.
 
-Guarantees: prompts are those of the models' own chat templates. Told not to think, each question ends in `/nothink` and
-the prompt holds an empty thinking. Else the model begins with a line feed and `<think>`, or does not think; no API's
-text shows that line feed, so a proof from text needs a route that is proven to begin thinking so. How answers end, and
-why parsed calls are refused, is GLM-5's.
+Guarantees: prompts are those of the models' own chat templates, with a line feed after each role's marker. When told
+not to think, each question ends in `/nothink` and the prompt holds an empty thinking. Otherwise the model begins with a
+line feed and `<think>`, or does not think. No API's text shows that line feed, so a proof from text needs a route that
+is proven to begin thinking so. How answers end, and why parsed calls are refused, is GLM-5's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipeline.formats.glm import (
     USER,
     VALUE,
     VALUE_CLOSE,
-    asked,
+    template_inputs,
     text_of,
 )
 from pipeline.formats.messages import calls_of, reasoning_of, role_of, unsupported, written
@@ -44,7 +44,10 @@ NO_THINK: Final = "/nothink"
 
 
 def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
-    """What the system turn says of `tools`, one JSON object a line; the markers in it are control tokens."""
+    """Yield what the system turn says of `tools`.
+
+    One JSON object a line; the markers in it are control tokens.
+    """
     yield "\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     yield "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
     yield from (f"{written(dict(tool))}\n" for tool in tools)
@@ -57,7 +60,7 @@ def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one = tokenizer.id_of
     if not prompt.messages:
         raise unsupported("there are no messages")
@@ -90,7 +93,10 @@ def _question(message: JsonObject, tokenizer: Tokenizer, *, thinking: bool) -> I
 
 
 def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Iterator[Piece]:
-    """An earlier answer; its thinking is `shown` only after the last question."""
+    """Yield an earlier answer.
+
+    Its thinking is `shown` only after the last question.
+    """
     one = tokenizer.id_of
     content = text_of(message)
     reasoning = reasoning_of(message, content, THINK_CLOSE)
@@ -106,16 +112,16 @@ def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Ite
 
 
 def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A tool's answer; several in a row share one turn."""
+    """Yield a tool's answer; several share a turn."""
     one = tokenizer.id_of
     if position == 0 or messages[position - 1].get("role") != "tool":
         yield one(OBSERVATION)
     yield from ("\n", one(RESPONSE), f"\n{text_of(messages[position])}\n", one(RESPONSE_CLOSE))
 
 
-GLM45: Final = Dialect(replace(GRAMMAR, think_lead="\n"), prompt_pieces, asked, Opener.MODEL, Opener.NOBODY)
+GLM45: Final = Dialect(replace(GRAMMAR, think_lead="\n"), prompt_pieces, template_inputs, Opener.MODEL, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """GLM-4.5's layout on `tokenizer`, called `name`."""
+    """Return GLM-4.5's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, GLM45, load_template(tokenizer.directory))

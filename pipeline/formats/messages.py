@@ -1,4 +1,4 @@
-"""Messages of a prompt, field by field, for formats that must print them exactly as a template does.
+"""Fields of a prompt's messages, for exact rendering.
 
 Guarantees: a field is returned only where every engine prints the same of it. Refuses null and listed content, unknown
 roles, and arguments whose JSON an engine would write anew as another text.
@@ -14,12 +14,15 @@ from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 
 
 def unsupported(message: str, field: str = "messages") -> RefusedError:
-    """The refusal of a prompt that a format cannot render."""
+    """Return the refusal of a prompt that cannot be rendered."""
     return RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=field)
 
 
 def role_of(message: JsonObject, known: Sequence[str]) -> str:
-    """The message's role, one of `known`: templates skip the others without a word."""
+    """Return the message's role, one of `known`.
+
+    Refused otherwise: templates skip other roles silently.
+    """
     role = message.get("role")
     if not isinstance(role, str) or role not in known:
         raise unsupported(f"a message has the role {role!r}, known are {', '.join(known)}")
@@ -27,7 +30,10 @@ def role_of(message: JsonObject, known: Sequence[str]) -> str:
 
 
 def content_of(message: JsonObject) -> str:
-    """The message's text. Null is empty beside tool calls alone; lists are joined in different ways by engines."""
+    """Return the message's text.
+
+    Null is empty beside tool calls only; engines join lists in different ways.
+    """
     content = message.get("content")
     if content is None and message.get("tool_calls"):
         return ""
@@ -37,7 +43,10 @@ def content_of(message: JsonObject) -> str:
 
 
 def reasoning_of(message: JsonObject, content: str, close: str) -> str:
-    """`reasoning_content`, the one name that templates know; thinking inside the content is refused."""
+    """Return `reasoning_content`, the one name that templates know.
+
+    Thinking inside the content is refused.
+    """
     if message.get("reasoning") or (message.get("reasoning_content") is None and close in content):
         raise unsupported("earlier reasoning stands elsewhere than in reasoning_content")
     reasoning = message.get("reasoning_content", "")
@@ -47,7 +56,7 @@ def reasoning_of(message: JsonObject, content: str, close: str) -> str:
 
 
 def calls_of(message: JsonObject, *, as_text: bool = True) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Name, arguments as text, and arguments as an object, of each call of an assistant message.
+    """Yield name, argument text and arguments of each call.
 
     `as_text`: the template prints the text, which some engines parse and write anew first; both must be the same.
     """
@@ -58,28 +67,28 @@ def calls_of(message: JsonObject, *, as_text: bool = True) -> Iterator[tuple[str
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise unsupported("a tool call has no function with a name")
-        yield str(function["name"]), *_arguments(function.get("arguments"), as_text=as_text)
-
-
-def _arguments(text: Json, *, as_text: bool) -> tuple[str, dict[str, Json]]:
-    if not isinstance(text, str):
-        raise unsupported("a tool call's arguments are no string")
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise unsupported(f"a tool call's arguments are no JSON: {text[:60]!r}") from None
-    if not isinstance(parsed, dict) or (as_text and written(parsed) != text):
-        raise unsupported(f"engines that parse a call's arguments write {text[:60]!r} in another way")
-    return text, parsed
+        text = function.get("arguments")
+        if not isinstance(text, str):
+            raise unsupported("a tool call's arguments are no string")
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            raise unsupported(f"a tool call's arguments are no JSON: {text[:60]!r}") from None
+        if not isinstance(parsed, dict) or (as_text and written(parsed) != text):
+            raise unsupported(f"engines that parse a call's arguments write {text[:60]!r} in another way")
+        yield str(function["name"]), text, parsed
 
 
 def written(value: Json) -> str:
-    """JSON as templates write it."""
+    """Return JSON as templates write it."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def with_parsed_arguments(prompt: Prompt) -> Prompt:
-    """The prompt as engines hand it to a template that wants arguments as objects."""
+    """Return the prompt with arguments as objects.
+
+    Engines hand it so to a template that wants them.
+    """
     return replace(prompt, messages=tuple(map(_parsed, prompt.messages)))
 
 

@@ -20,14 +20,14 @@ _WORD_CHARS: Final = 16
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Iterable[Piece]) -> list[int]:
-    """Ids of text encoded apart and control tokens by id."""
+    """Return ids: text encoded apart, control tokens by id."""
     ids: list[int] = []
     append_pieces(ids, tokenizer, pieces)
     return ids
 
 
 def append_pieces(ids: list[int], tokenizer: Tokenizer, pieces: Iterable[Piece]) -> None:
-    """The same, put behind `ids`."""
+    """Append the ids of `pieces` to `ids`."""
     for piece in pieces:
         if isinstance(piece, int):
             ids.append(piece)

@@ -1,8 +1,8 @@
-"""Qwen3's layout: prompts and answers in `<|im_start|>` turns, tool calls as JSON between two control tokens.
+"""Qwen3's layout: `<|im_start|>` turns, tool calls as JSON.
 
-Guarantees: prompts are those of Qwen3's own chat template. The model opens its thinking itself; told not to think, the
-prompt holds an empty one. Calls that came parsed are refused: their JSON may have been written anew. Text that NFC
-changes is refused by the tokenizer, which would change it.
+Guarantees: prompts are those of Qwen3's own chat template. The model opens its thinking itself; when told not to think,
+the prompt holds an empty one. Parsed calls are refused: their JSON may have been written anew. Text that NFC changes is
+refused by the tokenizer, which would change it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
-    """What the system turn says of `tools`, one JSON object a line; the markers in it are control tokens."""
+    """Yield what the system turn says of `tools`.
+
+    One JSON object a line; the markers in it are control tokens.
+    """
     yield "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     yield "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
     yield from (f"\n{written(dict(tool))}" for tool in tools)
@@ -47,7 +50,7 @@ def _declaration(tools: Sequence[JsonObject]) -> Iterator[str]:
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one = tokenizer.id_of
     messages = prompt.messages
     if not messages:
@@ -82,17 +85,17 @@ def _system(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _last_query(messages: Sequence[JsonObject]) -> int:
-    """The last user message that is no tool response in disguise; thinking after it is shown again."""
-    asked = [
+    """Return where the last real user message stands.
+
+    Not a tool response in disguise; thinking after it is shown again.
+    """
+    queries = [
         position
         for position, message in enumerate(messages)
-        if message.get("role") == "user" and not _is_response(content_of(message))
+        if message.get("role") == "user"
+        and not ((text := content_of(message)).startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))
     ]
-    return asked[-1] if asked else len(messages) - 1
-
-
-def _is_response(content: str) -> bool:
-    return content.startswith(RESPONSE) and content.endswith(RESPONSE_CLOSE)
+    return queries[-1] if queries else len(messages) - 1
 
 
 def _assistant(prompt: Prompt, position: int, query: int, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -113,7 +116,7 @@ def _assistant(prompt: Prompt, position: int, query: int, tokenizer: Tokenizer) 
 
 
 def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A tool's answer; several in a row share one turn of the user."""
+    """Yield a tool's answer; several share one user turn."""
     one = tokenizer.id_of
     if position == 0 or messages[position - 1].get("role") != "tool":
         yield from (one(START), "user")
@@ -122,13 +125,13 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
         yield from (one(END), "\n")
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"enable_thinking": prompt.thinking}
 
 
-QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.MODEL, Opener.NOBODY)
+QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.MODEL, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """Qwen3's layout on `tokenizer`, called `name`."""
+    """Return Qwen3's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, QWEN3, load_template(tokenizer.directory))

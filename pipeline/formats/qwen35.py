@@ -1,7 +1,8 @@
-"""Qwen3.5's layout, and Qwen3.6's vocabulary: Qwen3's turns, with calls written as tagged functions and parameters.
+"""Qwen3.5's layout: Qwen3's turns, calls as tagged text.
 
 Guarantees: prompts are those of Qwen3.5's own chat template, which trims what it prints. The prompt opens the thinking,
-or holds an empty one. `<function=…>` and `<parameter=…>` are text: the grammar of control tokens is Qwen3's.
+or holds an empty one. `<function=…>` and `<parameter=…>` are text: the grammar of control tokens is Qwen3's. Qwen3.6
+has the same vocabulary.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _FORMAT: Final = (
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt, up to where the model goes on."""
+    """Yield the rendered prompt, up to the model's turn."""
     one = tokenizer.id_of
     query = _last_query(prompt.messages)
     yield from _system(prompt, tokenizer)
@@ -83,14 +84,17 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _last_query(messages: Sequence[JsonObject]) -> int:
-    """The last user message that is no tool response in disguise; thinking after it is shown again."""
+    """Return where the last real user message stands.
+
+    Not a tool response in disguise; thinking after it is shown again.
+    """
     if not messages or messages[0].get("role") == "tool":
         raise unsupported("the first message is a tool's, or there is none")
     texts = {n: content_of(message).strip() for n, message in enumerate(messages) if message.get("role") == "user"}
-    asked = [n for n, text in texts.items() if not (text.startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))]
-    if not asked:
+    queries = [n for n, text in texts.items() if not (text.startswith(RESPONSE) and text.endswith(RESPONSE_CLOSE))]
+    if not queries:
         raise unsupported("no message asks anything")
-    return asked[-1]
+    return queries[-1]
 
 
 def _system(prompt: Prompt, tokenizer: Tokenizer) -> Iterator[Piece]:
@@ -123,12 +127,15 @@ def _assistant(message: JsonObject, tokenizer: Tokenizer, *, shown: bool) -> Ite
 
 
 def _value(value: Json) -> str:
-    """Objects and lists as JSON, all else as Python writes it: `True`, `None`."""
+    """Return a value as the template prints it.
+
+    Objects and lists as JSON, all else as Python writes it: `True`, `None`.
+    """
     return written(value) if isinstance(value, dict | list) else str(value)
 
 
 def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A tool's answer; several in a row share one turn of the user."""
+    """Yield a tool's answer; several share one user turn."""
     one = tokenizer.id_of
     if messages[position - 1].get("role") != "tool":
         yield from (one(START), "user")
@@ -137,13 +144,13 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
         yield from (one(END), "\n")
 
 
-def _asked(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
+def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _asked, Opener.PROMPT, Opener.NOBODY)
+QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:
-    """Qwen3.5's layout on `tokenizer`, called `name`."""
+    """Return Qwen3.5's layout on `tokenizer`, called `name`."""
     return TaggedFormat(name, tokenizer, QWEN35, load_template(tokenizer.directory))

@@ -1,8 +1,8 @@
-"""The formats by name: one entry a family, each pinned to the hash of its vocabulary.
+"""The formats by name, each pinned to its vocabulary's hash.
 
-Guarantees: a format is opened only on the tokenizer that it names, and a name that is taken stays what it is. Looked
-for, in this order: the directory that was given (`--tokenizer DIR`, or `hub:REPOSITORY@REVISION`),
-`$DRAFTER_GATE_TOKENIZERS`, the hub cache at the pinned revision.
+Guarantees: a format is opened only on the tokenizer that it names, and a name that is taken stays what it is. A
+vocabulary is looked for, in this order, in the directory that was given (`--tokenizer DIR`, or
+`hub:REPOSITORY@REVISION`), in `$DRAFTER_GATE_TOKENIZERS`, and in the hub cache at the pinned revision.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Format
 from pipeline.formats.harmony import format as harmony
 from pipeline.formats.kimi import format as kimi
-from pipeline.formats.kimi import releases as kimi_variants
+from pipeline.formats.kimi import releases as kimi_releases
 from pipeline.formats.tokenizer import KIMI_SHA256, Tokenizer, TokenizerError, load_tokenizer
 from pipeline.formats.tokenizer_json import (
     DEEPSEEK_R1_SHA256,
@@ -42,7 +42,7 @@ MOST_OF_A_HUB_ERROR = 240
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One entry: how the format is made, the vocabulary it is pinned to, and where that can be found.
+    """One entry: a format's loader and its vocabulary.
 
     `folder` is the subfolder of `$DRAFTER_GATE_TOKENIZERS` that holds `file` where none has the format's own name.
     """
@@ -55,27 +55,30 @@ class Family:
     folder: str | None = None
 
     def read(self, directory: Path) -> Tokenizer:
-        """The tokenizer in `directory`; TokenizerError where it is not the pinned one."""
+        """Return the tokenizer in `directory`.
+
+        TokenizerError where it is not the pinned one.
+        """
         read = load_tokenizer if self.file == "tiktoken.model" else load_tokenizer_json
         return read(directory, expect_sha256=self.sha256)
 
 
 _FORMATS: dict[str, Family] = {
     "kimi-k2": Family(
-        partial(kimi.load, variant=kimi_variants.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
+        partial(kimi.load, release=kimi_releases.K2), KIMI_SHA256, hub=("moonshotai/Kimi-K2-Instruct", "fd1984e2")
     ),
     "kimi-k2-0905": Family(
-        partial(kimi.load, variant=kimi_variants.K2_0905),
+        partial(kimi.load, release=kimi_releases.K2_0905),
         KIMI_SHA256,
         hub=("moonshotai/Kimi-K2-Instruct-0905", "ac6c49f0"),
     ),
-    "kimi-k2-thinking": Family(partial(kimi.load, variant=kimi_variants.K2_THINKING), KIMI_SHA256),
+    "kimi-k2-thinking": Family(partial(kimi.load, release=kimi_releases.K2_THINKING), KIMI_SHA256),
     "kimi-k2.5": Family(kimi.load, KIMI_SHA256, hub=("moonshotai/Kimi-K2.5", "4d01dfe0")),
     "kimi-k2.6": Family(
-        partial(kimi.load, variant=kimi_variants.K26), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+        partial(kimi.load, release=kimi_releases.K26), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
     ),
     "kimi-k2.6-preserve-thinking": Family(
-        partial(kimi.load, variant=kimi_variants.K26_PRESERVE), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
+        partial(kimi.load, release=kimi_releases.K26_PRESERVE), KIMI_SHA256, hub=("moonshotai/Kimi-K2.6", "7eb5002f")
     ),
     "deepseek-r1": Family(deepseek.load_r1, DEEPSEEK_R1_SHA256, file="tokenizer.json"),
     "deepseek-v3.1": Family(deepseek.load_v31, DEEPSEEK_V31_SHA256, file="tokenizer.json"),
@@ -108,9 +111,10 @@ class FormatError(Exception):
 
 
 def register(name: str, family: Family) -> None:
-    """Add a family from outside this package, for this process; FormatError where the name is taken or no folder's.
+    """Add a family from outside this package, for this process.
 
-    The gate knows it by its vocabulary's hash: no paid job runs on a vocabulary that the contract suite has not proven.
+    FormatError where the name is taken, or cannot be a folder's. The gate knows it by its vocabulary's hash: no paid
+    job runs on a vocabulary that the contract suite has not proven.
     """
     if re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) is None:
         raise FormatError(f"{name!r} is no format name. Use small letters, digits, dots and hyphens.")
@@ -120,7 +124,7 @@ def register(name: str, family: Family) -> None:
 
 
 def family_of(name: str) -> Family:
-    """The entry called `name`; FormatError names those that exist."""
+    """Return the entry called `name`; FormatError names those known."""
     try:
         return FORMATS[name]
     except KeyError:
@@ -128,12 +132,22 @@ def family_of(name: str) -> Family:
 
 
 def load_format(name: str, tokenizer: Tokenizer) -> Format:
-    """The format called `name` on a tokenizer that is already loaded; the caller answers for its hash."""
+    """Return the format called `name` on a loaded tokenizer.
+
+    The caller answers for the tokenizer's hash.
+    """
     return family_of(name).load(name, tokenizer)
 
 
 def open_format(name: str, where: str | None = None) -> Format:
-    """The format called `name` on its own tokenizer; FormatError or TokenizerError says what is missing."""
+    """Return the format called `name` on its own tokenizer.
+
+    FormatError or TokenizerError says what is missing.
+
+    >>> fmt = open_format("tiny-kimi")
+    >>> fmt.tokenizer.decode_text((*fmt.tokenizer.encode("Hello"), fmt.end_id))
+    'Hello<|im_end|>'
+    """
     family = family_of(name)
     directory = find_tokenizer(name, where)
     if directory is None:
@@ -144,7 +158,10 @@ def open_format(name: str, where: str | None = None) -> Format:
 
 
 def find_tokenizer(name: str, where: str | None = None) -> Path | None:
-    """The directory that holds the format's vocabulary; nothing is fetched unless `where` names the hub."""
+    """Return the directory that holds the format's vocabulary.
+
+    Nothing is fetched unless `where` names the hub.
+    """
     if where is not None:
         return fetch(where) if where.startswith("hub:") else Path(where)
     return next((place for place in _places(name) if (place / family_of(name).file).is_file()), None)
@@ -165,7 +182,10 @@ def _places(name: str) -> Iterator[Path]:
 
 
 def fetch(where: str) -> Path:
-    """`hub:REPOSITORY@REVISION` fetched into the hub cache; the hash is checked by the caller as of any directory."""
+    """Fetch `hub:REPOSITORY@REVISION` into the hub cache.
+
+    The hash is checked by the caller as of any directory.
+    """
     repository, _, revision = where.removeprefix("hub:").partition("@")
     if not repository or not revision:
         raise TokenizerError(f"{where!r} names no revision. Write hub:REPOSITORY@REVISION.")

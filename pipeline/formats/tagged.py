@@ -1,8 +1,8 @@
-"""Formats whose answers are text, a thinking between two control tokens, and tool calls between others.
+"""Formats with thinking and tool calls between control tokens.
 
-Guarantees: as Kimi's: control tokens are appended by id and text is encoded apart; `parse` and `assemble` are each
-other's inverse on what the family's grammar can express, and everything else is refused. A family is a `Dialect`: its
-grammar, its prompts, and who opens the thinking.
+Guarantees: control tokens are appended by id and text is encoded apart; `parse` and `assemble` are each other's inverse
+on what the family's grammar can express, and everything else is refused. A family is a `Dialect`: its grammar, its
+prompts, and who opens the thinking.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from pipeline.formats.chat_template import ChatTemplate
-from pipeline.formats.format import Assembled, Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
@@ -20,12 +20,13 @@ from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Control tokens by name, and which tool marker may follow which; `None` is the beginning of the body.
+    """Control tokens by name, and the order of tool markers.
 
-    Text may stand after the markers in `text_after` and at the beginning; an answer may end after those in `closers`.
-    Where the next role's marker ends a turn, calls are ended by another one, `end_after_calls`. `think_lead` is text
-    that the model writes before the `think` that it emits. Where there is one marker, and the rest of each tag is text,
-    `tags` names them (`<MARKERname` and `</MARKERname`), and a section runs on to the end of the answer.
+    `after` says which marker may follow which; None is the beginning of the body. Text may stand after the markers in
+    `text_after` and at the beginning; an answer may end after those in `closers`. Where the next role's marker ends a
+    turn, calls are ended by another one, `end_after_calls`. `think_lead` is text that the model writes before the
+    `think` that it emits. Where there is one marker, and the rest of each tag is text, `tags` names them (`<MARKERname`
+    and `</MARKERname`), and a section runs on to the end of the answer.
     """
 
     end: str
@@ -44,30 +45,34 @@ class Grammar:
         return tuple(name for name in self.after if name is not None)
 
 
-def all_told(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
-    """Nothing of a prompt is written in several ways of one length."""
+def no_ambiguity(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
+    """Return None: engines write every prompt of a family alike."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One family: its grammar, its prompts as text and control ids, and who opens the thinking in either mode.
+    """One family: its grammar, its prompts, its openers.
 
-    `asked` is the prompt and the variables that the model's own template is given. `untold` says what of a prompt
-    engines write in several ways of one length.
+    `pieces` yields a prompt as text and control ids. `template_inputs` gives the prompt and the variables for the
+    model's own template. `thinking` and `instant` say who opens the thinking in either mode. `ambiguity` says what of a
+    prompt engines write in several ways of one length.
     """
 
     grammar: Grammar
     pieces: Callable[[Prompt, Tokenizer], Iterator[Piece]]
-    asked: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
+    template_inputs: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
     thinking: Opener
     instant: Opener
-    untold: Callable[[Prompt], str | None] = all_told
+    ambiguity: Callable[[Prompt], str | None] = no_ambiguity
 
 
 @dataclass(frozen=True, slots=True)
-class TaggedFormat:
-    """A dialect on one tokenizer, and the model's own chat template where its directory holds one."""
+class TaggedFormat(Format):
+    """A dialect on one tokenizer.
+
+    `template` is the model's own chat template, where its directory holds one.
+    """
 
     name: str
     tokenizer: Tokenizer
@@ -76,56 +81,49 @@ class TaggedFormat:
 
     @property
     def end_id(self) -> int:
-        """The id that ends a completion."""
         return self.tokenizer.id_of(self.dialect.grammar.end)
 
     @property
     def end_after_calls_id(self) -> int:
-        """The id that ends a completion with tool calls."""
         return self.tokenizer.id_of(self.dialect.grammar.end_after_calls or self.dialect.grammar.end)
 
     @property
     def think_lead_ids(self) -> Ids:
-        """The ids that the model emits before the one that opens its reasoning."""
         return tuple(encode_pieces(self.tokenizer, (self.dialect.grammar.think_lead,)))
 
     @property
     def think_open_id(self) -> int:
-        """The id that opens the reasoning."""
         return self.tokenizer.id_of(self.dialect.grammar.think)
 
     @property
     def think_close_id(self) -> int:
-        """The id that ends the reasoning."""
         return self.tokenizer.id_of(self.dialect.grammar.think_close)
 
     @property
     def tag_names(self) -> frozenset[str]:
-        """The tags in which the one marker stands; none where markers are whole tags."""
         return self.dialect.grammar.tags
 
-    def untold(self, prompt: Prompt) -> str | None:
-        """What of the prompt only returned ids tell."""
-        return self.dialect.untold(prompt)
+    def ambiguity(self, prompt: Prompt) -> str | None:
+        return self.dialect.ambiguity(prompt)
 
     def opener(self, *, thinking: bool) -> Opener:
-        """Who opens the reasoning."""
         return self.dialect.thinking if thinking else self.dialect.instant
 
     def tool_markers(self) -> dict[str, int]:
-        """The tool markers' ids by name."""
         return {name: self.tokenizer.id_of(name) for name in self.dialect.grammar.markers}
 
     def render(self, prompt: Prompt) -> Ids:
-        """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
         ids = tuple(encode_pieces(self.tokenizer, self._pieces(prompt)))
         if self.template is not None and self.special_text(prompt) is None:
-            asked, variables = self.dialect.asked(prompt)
-            self.template.require_equal(self.tokenizer, asked, ids, variables)
+            given, variables = self.dialect.template_inputs(prompt)
+            self.template.require_equal(self.tokenizer, given, ids, variables)
         return ids
 
     def _pieces(self, prompt: Prompt) -> Iterator[Piece]:
-        """Control ids, and the whole text between two of them as one piece, as engines encode it."""
+        """Yield control ids, and text between them as one piece.
+
+        Engines encode it so.
+        """
         for is_text, run in groupby(self.dialect.pieces(prompt, self.tokenizer), lambda piece: isinstance(piece, str)):
             if is_text:
                 yield "".join(map(str, run))
@@ -133,19 +131,20 @@ class TaggedFormat:
                 yield from run
 
     def special_text(self, prompt: Prompt) -> str | None:
-        """The first control token that the prompt's own text spells, if any."""
         found = (self.tokenizer.find_control(piece) for piece in self._pieces(prompt) if isinstance(piece, str))
         return next((control[1] for control in found if control is not None), None)
 
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """Refused: the declaration spells markers, which engines read as control tokens in a message too."""
+        """Refuse: the declaration spells markers.
+
+        Engines read them as control tokens in a message too.
+        """
         message = (
             f"{self.name} declares {len(tools)} tools with markers in the text, so they cannot travel in a message"
         )
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
 
     def assemble(self, parts: Parts) -> Assembled:
-        """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""
         _check_parts(parts, self.dialect)
         _check_body(parts.body, self, ended=parts.ended)
         ids: list[int] = []
@@ -160,7 +159,7 @@ class TaggedFormat:
     def _groups(self, parts: Parts) -> Iterator[tuple[SpanKind, Sequence[Piece]]]:
         if parts.reasoning is not None:
             if self.dialect.thinking is Opener.MODEL:
-                yield SpanKind.THINK_OPEN, opening(self)
+                yield SpanKind.THINK_OPEN, self.opening_ids
             yield SpanKind.REASONING, (parts.reasoning,)
             if parts.think_closed:
                 yield SpanKind.THINK_CLOSE, (self.think_close_id,)
@@ -169,14 +168,12 @@ class TaggedFormat:
         yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
         yield SpanKind.CONTENT, parts.body[stop:]
         if parts.ended:
-            yield SpanKind.END, (ending(self, parts.body),)
+            yield SpanKind.END, (self.end_id_for(parts.body),)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
-        """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
         return tuple(_spans(ids, self, thinking=thinking))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
         spans = self.layout(ids, thinking=thinking)
         kinds = {span.kind: span for span in spans}
         thought = self.opener(thinking=thinking) is Opener.PROMPT or SpanKind.THINK_OPEN in kinds
@@ -188,17 +185,6 @@ class TaggedFormat:
             body=tuple(_body_pieces(ids, body[0].start, body[-1].stop, self)) if body else (),
             ended=SpanKind.END in kinds,
         )
-
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            pairs = enumerate(zip(ids, again, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(again)))
-            message = f"ids differ from their canonical form at token {at}"
-            raise RefusedError(Reason.NOT_CANONICAL, message, token_position=at)
-        return parts
 
 
 def _invalid(message: str, position: int | None = None, field: str | None = None) -> RefusedError:
@@ -217,7 +203,11 @@ def _check_parts(parts: Parts, dialect: Dialect) -> None:
 
 
 def _check_body(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts: Sequence[int] | None = None) -> None:
-    """The grammar of a body, cut anywhere if not ended. `starts` are its pieces' token positions, and the end's."""
+    """Refuse a body outside the grammar.
+
+    It may be cut anywhere if it did not end. `starts` are the token positions of its pieces and of the end, where it is
+    of emitted ids.
+    """
     grammar = fmt.dialect.grammar
     last: str | None = None
     was_text = False
@@ -238,7 +228,10 @@ def _check_body(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts
 
 
 def _check_tags(body: Sequence[Piece], fmt: TaggedFormat, *, ended: bool, starts: Sequence[int] | None) -> None:
-    """Each marker stands in a tag; the last may be cut. Else it could hide in any text that lacks it."""
+    """Refuse a marker that stands in no tag.
+
+    The last tag may be cut. Otherwise a marker could hide in any text that lacks it.
+    """
     names = tuple(fmt.dialect.grammar.tags)
     for position, piece in enumerate(body):
         if isinstance(piece, str):
@@ -260,7 +253,10 @@ def _misplaced(what: str, position: int, last: str | None, starts: Sequence[int]
 
 
 def _section(body: Sequence[Piece], fmt: TaggedFormat) -> tuple[int, int]:
-    """From the first marker to the last one that closes, or to the end where the last call is open."""
+    """Return where the body's tool section begins and ends.
+
+    From the first marker to the last one that closes, or to the end where the last call is open.
+    """
     marked = [position for position, piece in enumerate(body) if isinstance(piece, int)]
     if not marked:
         return len(body), len(body)
@@ -270,7 +266,7 @@ def _section(body: Sequence[Piece], fmt: TaggedFormat) -> tuple[int, int]:
 
 
 def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
-    begun = len(opened(fmt, ids, thinking=thinking))
+    begun = len(fmt.opened_with(ids, thinking=thinking))
     yield from _span(SpanKind.THINK_OPEN, 0, begun)
     start = 0
     if begun or fmt.opener(thinking=thinking) is Opener.PROMPT:
@@ -279,19 +275,15 @@ def _spans(ids: Ids, fmt: TaggedFormat, *, thinking: bool) -> Iterator[Span]:
         yield from _span(SpanKind.REASONING, begun, stop)
         yield from _span(SpanKind.THINK_CLOSE, stop, min(stop + 1, len(ids)))
         start = min(stop + 1, len(ids))
-    ended = len(ids) > start and ids[-1] in end_ids(fmt)
+    ended = len(ids) > start and ids[-1] in fmt.end_ids
     stop = len(ids) - 1 if ended else len(ids)
     yield from _body_spans(ids, start, stop, fmt, ended=ended)
     if ended:
-        _require_end(ids, start, fmt)
+        called = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
+        if ids[-1] != fmt.end_id_for(called):
+            name = fmt.tokenizer.name_of(ids[-1])
+            raise _invalid(f"{name} does not end an answer {'with' if called else 'without'} tool calls", len(ids) - 1)
         yield Span(SpanKind.END, stop, len(ids))
-
-
-def _require_end(ids: Ids, start: int, fmt: TaggedFormat) -> None:
-    body = [token for token in ids[start:-1] if fmt.tokenizer.is_control(token)]
-    if ids[-1] != ending(fmt, body):
-        name = fmt.tokenizer.name_of(ids[-1])
-        raise _invalid(f"{name} does not end an answer {'with' if body else 'without'} tool calls", len(ids) - 1)
 
 
 def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:
@@ -320,9 +312,10 @@ def _body_spans(ids: Ids, start: int, stop: int, fmt: TaggedFormat, *, ended: bo
 
 
 def _skeleton(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> tuple[list[Piece], list[int]]:
-    """The body with every run of base tokens as one text, and where each piece and the end stand.
+    """Return the body with placeholders for text.
 
-    The text is a placeholder but where a grammar looks at it.
+    Every run of base tokens is one placeholder, or its text where the grammar looks at it. Also returns where each
+    piece and the end stand.
     """
     pieces: list[Piece] = []
     starts: list[int] = []
@@ -346,7 +339,10 @@ def _body_pieces(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> Iterator
 
 
 def _text(ids: Ids, start: int, stop: int, fmt: TaggedFormat) -> str:
-    """The text of `ids[start:stop]`; a refusal counts tokens from the start of `ids`."""
+    """Return the text of `ids[start:stop]`.
+
+    A refusal counts tokens from the start of `ids`.
+    """
     try:
         return fmt.tokenizer.decode_text(ids[start:stop])
     except RefusedError as error:

@@ -1,4 +1,4 @@
-"""The exact tokenizer of a target model: text to base ids, control tokens by name, ids to bytes.
+"""The exact tokenizer of a target model.
 
 Guarantees: text is encoded with specials off, as one piece, from strict UTF-8; a control token is reached by name and
 never by its spelling. Refuses vocabulary files of another hash, lone surrogates, text that tiktoken gives up on, and
@@ -53,14 +53,15 @@ _HOPELESS_RUN = re.compile(rf"[^\S\r\n]{{{_LONG}}}")
 
 
 class TokenizerError(Exception):
-    """A vocabulary that is missing, damaged, or not the one that was asked for."""
+    """A vocabulary that is missing, damaged, or another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a family's tokenizer splits text: by `pattern`, after NFC where `nfc`, long prompts cut first where `cut`.
+    """How a family's tokenizer splits text.
 
-    `unmerged` are base tokens that no merge makes: their ids are read, and never written.
+    By `pattern`, after NFC where `nfc`, long prompts cut first where `cut`. `unmerged` are base tokens that no merge
+    makes: their ids are read, and never written.
     """
 
     pattern: str
@@ -73,9 +74,10 @@ KIMI_RULES = Rules(KIMI_PATTERN, cut=True)
 
 
 class Tokenizer:
-    """Base tokens and control tokens that share the ids 0..size-1 without holes.
+    """Base and control tokens that share the ids 0..size-1.
 
-    In Kimi's layout, where `control` is a sequence, the control tokens follow the base tokens in that order.
+    There are no holes. Where `control` is a sequence, as in Kimi's layout, the control tokens follow the base tokens in
+    that order.
     """
 
     def __init__(
@@ -122,7 +124,10 @@ class Tokenizer:
         return [token for token in range(self.size) if token not in self._control]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` as a model's own output is split: one piece, specials off."""
+        """Return ids of `text`, split as a model's own output.
+
+        As one piece, with specials off.
+        """
         remembered = self._remembered
         return self._encoded(text) if remembered is None else list(remembered(text))
 
@@ -137,7 +142,10 @@ class Tokenizer:
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
-        """Within, the texts encoded last are remembered: for who varies one of several and encodes all each time."""
+        """Remember, within, the texts encoded last.
+
+        For callers that vary one of several texts and encode all of them each time.
+        """
         self._remembered = lru_cache(maxsize=_REMEMBERED)(self._encoded)
         try:
             yield
@@ -145,10 +153,11 @@ class Tokenizer:
             self._remembered = None
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Ids of a whole rendered prompt, control tokens spelled in `text` read as control tokens, cut as engines cut.
+        """Return a rendered prompt's ids, cut as engines cut.
 
-        For Kimi this is `encode(text)` of tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code
-        points, cut again where a run of space or of non-space passes 25,000. Other families are not cut.
+        Control tokens spelled in `text` are read as control tokens. For Kimi this is `encode(text)` of
+        tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code points, cut again where a run of space
+        or of non-space passes 25,000. Other families are not cut.
         """
         self._require_encodable(text)
         ids: list[int] = []
@@ -162,51 +171,51 @@ class Tokenizer:
         return ids
 
     def id_of(self, control: str) -> int:
-        """The id of a control token by its exact name; TokenizerError for any other text."""
+        """Return the id of a control token; TokenizerError otherwise."""
         try:
             return self._control_ids[control]
         except KeyError:
             raise TokenizerError(f"{control!r} is no control token of {self.directory}") from None
 
     def name_of(self, token: int) -> str | None:
-        """The control token's name, or None for a base token."""
+        """Return a control token's name, None for a base token."""
         return self._control.get(token)
 
     def is_control(self, token: int) -> bool:
-        """Whether the id is a control token's."""
+        """Return whether the id is a control token's."""
         return token in self._control
 
     def find_control(self, text: str) -> tuple[int, str] | None:
-        """Offset and name of the first control token that `text` spells."""
+        """Return offset and name of the first spelled control token."""
         if not any(opener in text for opener in self._openers):
             return None
         found = self._spelled.search(text)
         return (found.start(), found.group()) if found else None
 
     def id_of_bytes(self, data: bytes) -> int | None:
-        """The one base token that is exactly these bytes."""
+        """Return the one base token that is exactly these bytes."""
         return self._ids_of_bytes.get(data)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token; a control token gives its name's bytes."""
+        """Return one token's bytes; a control token gives its name's."""
         return self.decode_bytes((token,))
 
     def pieces(self, ids: Iterable[int]) -> list[bytes]:
-        """The bytes of each token of a sequence; `decode_bytes` is these, joined."""
+        """Return the bytes of each token; `decode_bytes` joins them."""
         tokens = list(ids)
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.size:
             self.decode_bytes(tokens)  # which says where
         return list(map(self._pieces.__getitem__, tokens))
 
     def control_of_bytes(self, data: bytes) -> int | None:
-        """The control token whose name is exactly these bytes."""
+        """Return the control token whose name is exactly these bytes."""
         try:
             return self._control_ids.get(data.decode("utf-8"))
         except UnicodeDecodeError:
             return None
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of a sequence; control tokens give their names' bytes."""
+        """Return the bytes of ids; control tokens give their names'."""
         tokens = list(ids)
         try:
             return self._decode(tokens)
@@ -216,20 +225,16 @@ class Tokenizer:
             raise RefusedError(Reason.UNKNOWN_ID, message, token_position=bad) from None
 
     def decode_text(self, ids: Iterable[int]) -> str:
-        """The text of a sequence that is whole UTF-8; refused otherwise."""
+        """Return the text of ids; refused unless UTF-8."""
         tokens = list(ids)
         data = self.decode_bytes(tokens)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"bytes {data[error.start : error.end].hex()} at offset {error.start} are not UTF-8"
-            at = self._at_byte(tokens, error.start)
+            ends = accumulate(len(self.token_bytes(token)) for token in tokens)
+            at = next(position for position, end in enumerate(ends) if end > error.start)
             raise RefusedError(Reason.LAYOUT_INVALID, message, token_position=at) from None
-
-    def _at_byte(self, tokens: Sequence[int], offset: int) -> int:
-        """The position of the token that holds this byte."""
-        ends = accumulate(len(self.token_bytes(token)) for token in tokens)
-        return next(position for position, end in enumerate(ends) if end > offset)
 
     def _require_encodable(self, text: str) -> None:
         if len(text) < _LONG and text.isascii():
@@ -250,7 +255,10 @@ def _require_encodable(text: str) -> None:
 
 
 def _require_nfc(text: str) -> None:
-    """Python's tables are newer than those of the `tokenizers` library, and so know all marks that it moves."""
+    """Refuse text that NFC changes.
+
+    Python's tables are newer than those of the `tokenizers` library, and so know all marks that it moves.
+    """
     if not unicodedata.is_normalized("NFC", text):
         normal = unicodedata.normalize("NFC", text)
         pairs = enumerate(zip(text, normal, strict=False))
@@ -263,7 +271,10 @@ def _unencodable(text: str) -> RefusedError:
 
 
 def prompt_pieces(text: str) -> Iterator[str]:
-    """The pieces that Kimi's own `encode` cuts a prompt into; `"".join` of them is `text`."""
+    """Yield the pieces that Kimi's `encode` cuts a prompt into.
+
+    `"".join` of them is `text`.
+    """
     for start in range(0, len(text), PIECE_CHARS):
         yield from _cut_runs(text[start : start + PIECE_CHARS])
 
@@ -285,7 +296,10 @@ def _cut_runs(text: str) -> Iterator[str]:
 
 
 def load_tokenizer(directory: Path, *, expect_sha256: str | None = None) -> Tokenizer:
-    """Reads `tiktoken.model` and `tokenizer_config.json`; a hash other than `expect_sha256` is an error naming both."""
+    """Read `tiktoken.model` and `tokenizer_config.json`.
+
+    TokenizerError where the hash is not `expect_sha256`; it names both.
+    """
     raw = _read(directory / "tiktoken.model")
     sha256 = hashlib.sha256(raw).hexdigest()
     if expect_sha256 is not None and sha256 != expect_sha256:

@@ -1,4 +1,4 @@
-"""A Hugging Face `tokenizer.json` as our Tokenizer, without the library that wrote it.
+"""A Hugging Face `tokenizer.json` as our Tokenizer.
 
 Guarantees: byte-pair ranks are taken from the file's vocabulary, and only a file whose every stage is known to split
 text as tiktoken does is taken; tests hold each pinned file equal to `tokenizers` id for id. Refuses other models,
@@ -97,9 +97,16 @@ _MODEL: Final[_File] = {
 
 
 def load_tokenizer_json(directory: Path, *, expect_sha256: str | None = None) -> Tokenizer:
-    """Reads `tokenizer.json`; a hash other than `expect_sha256`, or a stage that is not known, is a TokenizerError."""
+    """Read `tokenizer.json`.
+
+    TokenizerError where the hash is not `expect_sha256`, or a stage is not known.
+    """
     path = directory / FILE_NAME
-    raw = _read(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
+        raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
     sha256 = hashlib.sha256(raw).hexdigest()
     if expect_sha256 is not None and sha256 != expect_sha256:
         message = f"{path} has sha256 {sha256}, wanted {expect_sha256}. Give the right directory"
@@ -108,14 +115,6 @@ def load_tokenizer_json(directory: Path, *, expect_sha256: str | None = None) ->
         return _tokenizer(orjson.loads(raw), directory, sha256)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json ({type(error).__name__}: {error})") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        where = "Give its directory with --tokenizer DIR or $DRAFTER_GATE_TOKENIZERS."
-        raise TokenizerError(f"{path}: no tokenizer there ({error.strerror}). {where}") from None
 
 
 def _tokenizer(file: _File, directory: Path, sha256: str) -> Tokenizer:
@@ -144,7 +143,10 @@ def _require(directory: Path, what: str, found: object, known: Iterable[object])
 
 
 def _plain_added(tokens: Sequence[_File], directory: Path) -> Iterator[_File]:
-    """Added tokens that match their own text alone; `lstrip` and the like would eat what stands beside them."""
+    """Yield added tokens, which must match their own text alone.
+
+    `lstrip` and the like would eat what stands beside them.
+    """
     for token in tokens:
         flags = [token[key] for key in ("lstrip", "rstrip", "single_word")]
         _require(directory, f"an added token {token['content']!r} with flags", flags, [[False, False, False]])
@@ -152,7 +154,10 @@ def _plain_added(tokens: Sequence[_File], directory: Path) -> Iterator[_File]:
 
 
 def _byte_letters() -> dict[int, int]:
-    """GPT-2's map from the letters of a vocabulary to bytes: printable bytes are themselves, the rest follow U+0100."""
+    """Return GPT-2's map from letters of a vocabulary to bytes.
+
+    Printable bytes are themselves, the rest follow U+0100.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(0x100) if byte not in printable]
     return {**{byte: byte for byte in printable}, **{0x100 + k: byte for k, byte in enumerate(hidden)}}
@@ -162,14 +167,20 @@ _LETTERS: Final = _byte_letters()
 
 
 def _base_tokens(vocabulary: Mapping[str, int], control: frozenset[int]) -> dict[bytes, int]:
-    """Bytes to id of every token that is not also an added one; ValueError at a letter that stands for no byte."""
+    """Return bytes to id of all tokens not added.
+
+    ValueError at a letter that stands for no byte.
+    """
     return {
         key.translate(_LETTERS).encode("latin-1"): token for key, token in vocabulary.items() if token not in control
     }
 
 
 def _merged(merges: Sequence[str | Sequence[str]], vocabulary: Mapping[str, int], directory: Path) -> set[int]:
-    """The tokens that merges make, in ascending order of id: only then is the order of merges that of ranks."""
+    """Return the tokens that merges make.
+
+    Refused unless their ids ascend: only then is the order of merges that of ranks.
+    """
     made = [vocabulary["".join(pair.split(" ") if isinstance(pair, str) else pair)] for pair in merges]
     if made != sorted(made):
         raise TokenizerError(f"{directory / FILE_NAME}: merges are not in the order of the ids that they make")

@@ -1,7 +1,8 @@
-"""Reading an attestation: a DSSE envelope is taken only whole, signed once by a trusted key, and in its lifetime.
+"""Verify and read the signed result of the contract suite.
 
-Guarantees: nothing in the payload is looked at before its signature holds; every error, the libraries' own included,
-comes out as an `AttestationError` that carries an objection.
+Guarantees: a DSSE envelope is accepted only whole, signed once by a trusted key, and in its lifetime. Nothing in the
+payload is read before its signature is verified. Every error, the libraries' own included, becomes an
+`AttestationError` that carries an objection.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MOST_BYTES = 16 * 2**20
 
 
 class Scope(StrEnum):
-    """How far an attestation is trusted: a developer's own key, or the key that CI alone holds."""
+    """Who signed: a developer's own key, or CI's."""
 
     DEV = "dev"
     CI = "ci"
@@ -42,7 +43,7 @@ LIFETIME: Mapping[Scope, timedelta] = {Scope.DEV: timedelta(hours=24), Scope.CI:
 
 
 class AttestationError(Exception):
-    """The attestation is not to be believed, for the reason in `objection`."""
+    """The attestation is not believed; `objection` says why."""
 
     def __init__(self, what: str, mend: str = PROVE) -> None:
         self.objection = Objection(what, mend)
@@ -53,7 +54,7 @@ class AttestationError(Exception):
 class Attestation:
     """What a believed attestation says.
 
-    `contracts` holds (route, feature) pairs; `live` when the oldest live cassette was recorded, by route and model
+    `contracts` holds (route, feature) pairs. `live` has the time of the oldest live recording by route and model
     (`openrouter/siliconflow moonshotai/kimi-k2.5`).
     """
 
@@ -70,50 +71,23 @@ class Attestation:
 
 
 Trusted = Mapping[str, tuple[SSlibKey, Scope]]
-
-
-def attestation_path() -> Path:
-    """Where the contract suite leaves its attestation, and the gate looks for it."""
-    return state_dir() / "attestation.json"
-
-
-def key_dir() -> Path:
-    """The developer's own keys: `$DRAFTER_GATE_KEYS`, or `drafter-gate/` in the user's configuration folder."""
-    if named := os.environ.get("DRAFTER_GATE_KEYS"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "drafter-gate"
-
-
-def trusted_keys(root: Path = ROOT, keys: Path | None = None) -> Trusted:
-    """By key id: the committed public keys speak for CI, the one beside the developer's private key for dev alone."""
-    own = (key_dir() if keys is None else keys) / "dev.pub.json"
-    dev = [(read_public_key(own), Scope.DEV)] if own.is_file() else []
-    ci = [(read_public_key(path), Scope.CI) for path in sorted((root / "pipeline" / "gate" / "keys").glob("*.json"))]
-    return {key.keyid: (key, scope) for key, scope in [*dev, *ci]}
-
-
-def read_public_key(path: Path) -> SSlibKey:
-    """An Ed25519 public key file; its id is computed, never read, so that no file can claim another key's id."""
-    try:
-        public = bytes.fromhex(json.loads(path.read_bytes())["keyval"]["public"])
-        return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{path} holds no readable Ed25519 public key ({type(error).__name__}: {error})"
-        raise AttestationError(what, f"rm {path} && {PROVE}") from error
+"""Trusted keys and what they sign for, by key id."""
 
 
 def read_attestation(path: Path, trusted: Trusted, now: datetime) -> Attestation:
-    """Verify, then read. `now` must carry a time zone. Raises AttestationError."""
+    """Verify an attestation, then read it. Raises AttestationError.
+
+    `now` must carry a time zone.
+    """
     raw = _read(path)
-    envelope = _envelope(raw, path)
-    keyid, scope = _signer(envelope, trusted, path)
+    payload, keyid, scope = _verified(raw, trusted, path)
     try:
-        attested = _attested(json.loads(envelope.payload), keyid, scope, hashlib.sha256(raw).hexdigest())
+        attestation = _attestation(json.loads(payload), keyid, scope, hashlib.sha256(raw).hexdigest())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"{path}: the signed payload is no test result of this project ({type(error).__name__}: {error})"
         raise AttestationError(what) from error
-    _require_in_lifetime(attested, now)
-    return attested
+    _require_in_lifetime(attestation, now)
+    return attestation
 
 
 def _read(path: Path) -> bytes:
@@ -127,7 +101,8 @@ def _read(path: Path) -> bytes:
         raise AttestationError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _envelope(raw: bytes, path: Path) -> Envelope:
+def _verified(raw: bytes, trusted: Trusted, path: Path) -> tuple[bytes, str, Scope]:
+    """Return payload, key id and scope once the signature holds."""
     try:
         envelope = Envelope.from_dict(json.loads(raw))
     except Exception as error:  # securesystemslib raises whatever its parts raise
@@ -136,10 +111,6 @@ def _envelope(raw: bytes, path: Path) -> Envelope:
         raise AttestationError(f"{path} carries a {envelope.payload_type!r}, not a {PAYLOAD_TYPE!r}")
     if len(envelope.signatures) != 1:
         raise AttestationError(f"{path} carries {len(envelope.signatures)} signatures, where one is wanted")
-    return envelope
-
-
-def _signer(envelope: Envelope, trusted: Trusted, path: Path) -> tuple[str, Scope]:
     (keyid,) = envelope.signatures
     if keyid not in trusted:
         raise AttestationError(f"{path} is signed by the key {keyid[:12]}, which nobody here trusts")
@@ -148,11 +119,14 @@ def _signer(envelope: Envelope, trusted: Trusted, path: Path) -> tuple[str, Scop
         envelope.verify([key], threshold=1)
     except Exception as error:  # as above; whatever it is, the signature does not hold
         raise AttestationError(f"{path} was altered after it was signed by {keyid[:12]}: {error}") from error
-    return keyid, scope
+    return envelope.payload, keyid, scope
 
 
-def _attested(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attestation:
-    """The payload as a value. Raises ValueError, KeyError or TypeError for what is not a whole, passed test result."""
+def _attestation(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attestation:
+    """Return the payload's values.
+
+    Raises ValueError, KeyError or TypeError for what is not a whole, passed test result.
+    """
     predicate = statement["predicate"]
     for problem in _faults(statement, predicate, scope):
         raise ValueError(problem)
@@ -171,6 +145,7 @@ def _attested(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) 
 
 
 def _faults(statement: dict[str, Any], predicate: dict[str, Any], scope: Scope) -> Iterator[str]:
+    """Yield what keeps the payload from being a passed result."""
     for name, wanted in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
         if statement[name] != wanted:
             yield f"{name} is {statement[name]!r}, not {wanted!r}"
@@ -191,20 +166,61 @@ def _time(text: str) -> datetime:
     return time
 
 
-def _require_in_lifetime(attested: Attestation, now: datetime) -> None:
-    limit = LIFETIME[attested.scope]
-    if attested.issued > now:
-        what = f"the attestation is from the future: issued {attested.issued.isoformat()}, now {now.isoformat()}"
+def _require_in_lifetime(attestation: Attestation, now: datetime) -> None:
+    limit = LIFETIME[attestation.scope]
+    if attestation.issued > now:
+        what = f"the attestation is from the future: issued {attestation.issued.isoformat()}, now {now.isoformat()}"
         raise AttestationError(what, f"date -u, set the clock right, then {PROVE}")
-    if attested.expires - attested.issued > limit:
-        claimed = attested.expires - attested.issued
-        raise AttestationError(f"the attestation claims to live {claimed}; the scope {attested.scope} allows {limit}")
-    if now >= attested.expires:
-        age, allowed = now - attested.issued, attested.expires - attested.issued
+    if attestation.expires - attestation.issued > limit:
+        claimed = attestation.expires - attestation.issued
+        raise AttestationError(
+            f"the attestation claims to live {claimed}; the scope {attestation.scope} allows {limit}"
+        )
+    if now >= attestation.expires:
+        age, allowed = now - attestation.issued, attestation.expires - attestation.issued
         raise AttestationError(f"the attestation is too old: issued {_words(age)} ago, limit {_words(allowed)}")
 
 
 def _words(span: timedelta) -> str:
-    """`3 days 1 h`, or below two days `30 h 5 min`."""
+    """Return a time span, as `30 h 5 min`."""
     hours, minutes = divmod(int(span.total_seconds()) // 60, 60)
     return f"{hours // 24} days {hours % 24} h" if hours >= 48 else f"{hours} h {minutes} min"  # noqa: PLR2004
+
+
+def attestation_path() -> Path:
+    """Return where the contract suite leaves its attestation."""
+    return state_dir() / "attestation.json"
+
+
+def key_dir() -> Path:
+    """Return the folder of the developer's own keys.
+
+    `$DRAFTER_GATE_KEYS`, or `drafter-gate/` in the user's configuration folder.
+    """
+    if named := os.environ.get("DRAFTER_GATE_KEYS"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "drafter-gate"
+
+
+def trusted_keys(root: Path = ROOT, keys: Path | None = None) -> Trusted:
+    """Return the trusted keys by id. Raises AttestationError.
+
+    The committed public keys sign for CI; the one beside the developer's private key signs for dev alone.
+    """
+    own = (key_dir() if keys is None else keys) / "dev.pub.json"
+    dev = [(read_public_key(own), Scope.DEV)] if own.is_file() else []
+    ci = [(read_public_key(path), Scope.CI) for path in sorted((root / "pipeline" / "gate" / "keys").glob("*.json"))]
+    return {key.keyid: (key, scope) for key, scope in [*dev, *ci]}
+
+
+def read_public_key(path: Path) -> SSlibKey:
+    """Read an Ed25519 public key file. Raises AttestationError.
+
+    The id is computed and never read, so that no file can claim another key's id.
+    """
+    try:
+        public = bytes.fromhex(json.loads(path.read_bytes())["keyval"]["public"])
+        return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{path} holds no readable Ed25519 public key ({type(error).__name__}: {error})"
+        raise AttestationError(what, f"rm {path} && {PROVE}") from error

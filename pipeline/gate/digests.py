@@ -1,12 +1,11 @@
-"""Digests of the tree: what an attestation is about, and what the gate compares with it.
+"""Digests of the tree, and code that no digest covers.
 
-Guarantees: what is hashed is what lies on disk, byte for byte, tracked or not. Refuses symlinks, special files and
+Guarantees: what is hashed is what is on disk, byte for byte, tracked or not. Refuses symbolic links, special files and
 names that a dirHash1 line cannot carry; ignores only the cache folders in `IGNORED`.
 
-Bytecode caches that hold other code than their source, which digests of the source cannot see.
-
-Python trusts a `.pyc` whose header names its source's time and size. Both are easily forged, so each cache that an
-import would accept is compared, as code, with what its source compiles to.
+Two things escape digests of the sources: code at the root, outside every subject (`unhashed_code`), and bytecode that
+differs from its source (`forged_caches`). Python trusts a `.pyc` whose header names its source's time and size, which
+are easily forged. So each cache that an import would accept is compared, as code, with what its source compiles to.
 """
 
 from __future__ import annotations
@@ -33,49 +32,92 @@ FORBIDDEN = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
     *("sitecustomize.py", "usercustomize.py"),
 )
-"""Files at the root that pytest or Python would read, and that no digest covers."""
+"""Files at the root that pytest or Python would read though no digest covers them."""
 IMPORTABLE = tuple(sorted({*all_suffixes(), ".py", ".pyw", ".pyc", ".so", ".pyd"}, key=len, reverse=True))
-"""What an import takes, on this platform or another; the longest first, so that a module's name is what is left."""
+"""Suffixes of modules, on this platform or another; the longest first, so that a module's name is what is left."""
 HASHED = frozenset(name.rstrip("/") for name in SUBJECTS)
 ENVIRONMENT = "pyvenv.cfg"
 PROGRAMS = frozenset({"bin", "Scripts"})
+HEADER = 16
+"""Bytes of a cache before its code: magic number, flags, then time and size, or a hash (PEP 552)."""
+CLEAN = "find pipeline harness tests -name __pycache__ -exec rm -r {} +"
 
 
 class DigestError(Exception):
-    """The tree cannot be hashed as it lies; the message names the path and what to do."""
+    """The tree cannot be hashed; the message says why."""
 
 
 def tree_digests(root: Path) -> dict[str, str]:
-    """Hex digest of each of `SUBJECTS`: dirHash1 of a folder (its name ends in /), sha256 of a file.
+    """Return the hex digest of each of `SUBJECTS`.
 
-    Raises DigestError where a subject is missing or cannot be hashed.
+    A folder, whose name ends in /, has dirHash1, a file sha256. Raises DigestError where a subject is missing or cannot
+    be hashed.
     """
-    return {name: _subject(root, name) for name in SUBJECTS}
+    digests: dict[str, str] = {}
+    for name in SUBJECTS:
+        path = root / name
+        if path.is_symlink():
+            what = f"{path} is a symbolic link, whose target no digest covers"
+            raise DigestError(f"{what}: replace it by what it points to")
+        if name.endswith("/") and not path.is_dir():
+            raise DigestError(f"{path} is missing: restore it with git checkout, or run from the root of a checkout")
+        digests[name] = dir_hash1(path) if name.endswith("/") else file_sha256(path)
+    return digests
 
 
 def algorithm(subject: str) -> str:
-    """The name of the digest in an in-toto DigestSet."""
+    """Return a digest's name in an in-toto DigestSet."""
     return "dirHash1" if subject.endswith("/") else "sha256"
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """The subjects whose digests differ, in order of name."""
+    """Return the subjects whose digests differ, by name."""
     return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
 
 
 def tree_digest(digests: Mapping[str, str]) -> str:
-    """One sha256 over all subjects' digests, for people to compare."""
+    """Return one sha256 over all digests, for people to compare."""
     return hashlib.sha256("".join(f"{digests[name]}  {name}\n" for name in sorted(digests)).encode()).hexdigest()
 
 
 def dir_hash1(directory: Path) -> str:
-    """In-toto's dirHash1 (Go's dirhash.Hash1, in hex): sha256 over the sorted lines `sha256  path` of all files."""
+    """Return in-toto's dirHash1 of a folder, in hex.
+
+    It is Go's dirhash.Hash1: the sha256 over the sorted lines `sha256  path` of all files. Raises DigestError.
+    """
     lines = (f"{file_sha256(directory / name)}  {name}\n" for name in sorted(_files(directory)))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def _files(directory: Path, prefix: str = "") -> Iterator[str]:
+    """Yield the relative paths of all files below, with slashes."""
+    try:
+        entries = list(os.scandir(directory))
+    except OSError as error:
+        raise DigestError(f"{directory} cannot be read ({error.strerror}): mend its permissions") from error
+    for entry in entries:
+        name, path = f"{prefix}{entry.name}", directory / entry.name
+        if entry.is_symlink():
+            where = f"{path} is a symbolic link, whose target no digest covers"
+            raise DigestError(f"{where}: replace it by what it points to, or remove it")
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name not in IGNORED:
+                yield from _files(path, f"{name}/")
+            continue
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise DigestError(f"{path!r} has a name that is not UTF-8: rename it") from error
+        if "\n" in name or "\\" in name:
+            raise DigestError(f"{path!r} has a line break or a backslash in its name: rename it")
+        yield name
+
+
 def file_sha256(path: Path) -> str:
-    """Sha256 of a regular file, in hex. Raises DigestError for anything else."""
+    """Return the sha256 of a regular file, in hex.
+
+    Raises DigestError for anything else.
+    """
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise DigestError(f"{path} is no regular file: replace it by one, or remove it")
@@ -86,7 +128,10 @@ def file_sha256(path: Path) -> str:
 
 
 def unhashed_code(root: Path) -> tuple[str, ...]:
-    """Names at the root that Python or pytest would load though no digest covers them, in order."""
+    """Return names at the root that no digest covers, sorted.
+
+    Those that Python or pytest would load.
+    """
     entries = [entry for entry in os.scandir(root) if entry.name not in HASHED]
     named = {entry.name for entry in entries if entry.name in FORBIDDEN or entry.name.endswith(IMPORTABLE)}
     packages = {entry.name for entry in entries if entry.is_dir() and _holds_modules(Path(entry.path))}
@@ -94,28 +139,37 @@ def unhashed_code(root: Path) -> tuple[str, ...]:
 
 
 def _holds_modules(folder: Path) -> bool:
-    """Whether an import can reach code in a root's folder: as a package, or as a namespace, which needs no __init__."""
+    """Whether an import can reach code in this folder.
+
+    As a package, or as a namespace, which needs no __init__.
+    """
     if any(_module(entry.name) == "__init__" for entry in _entries(folder)):
         return True
     return folder.name.isidentifier() and _reaches_module(folder, set())
 
 
-def _reaches_module(folder: Path, seen: set[str]) -> bool:
-    """The same below: a module, or folders with names that an import can spell. Links are followed, once each."""
-    if (real := os.path.realpath(folder)) in seen:
+def _reaches_module(folder: Path, visited: set[str]) -> bool:
+    """Whether an import can reach a module in or below.
+
+    Through names that an import can spell. Links are followed, once each.
+    """
+    if (real := os.path.realpath(folder)) in visited:
         return False
-    seen.add(real)
+    visited.add(real)
     entries = {entry.name: entry for entry in _entries(folder)}
     if any(_module(name).isidentifier() and not entry.is_dir() for name, entry in entries.items()):
         return True
     # The programs of a virtual environment are scripts, some with a module's suffix; nothing imports them.
-    passed = PROGRAMS if ENVIRONMENT in entries else frozenset[str]()
-    below = (Path(entry.path) for name, entry in entries.items() if entry.is_dir() and name not in passed)
-    return any(path.name.isidentifier() and _reaches_module(path, seen) for path in below)
+    skipped = PROGRAMS if ENVIRONMENT in entries else frozenset[str]()
+    below = (Path(entry.path) for name, entry in entries.items() if entry.is_dir() and name not in skipped)
+    return any(path.name.isidentifier() and _reaches_module(path, visited) for path in below)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder; nothing where it cannot be listed, for then an import finds nothing there either."""
+    """Return a folder's entries; none where it cannot be listed.
+
+    Then an import finds nothing there either.
+    """
     try:
         return list(os.scandir(folder))
     except OSError:
@@ -123,55 +177,15 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _module(name: str) -> str:
-    """The name by which an import would take this file; empty for what no import takes."""
+    """Return a file's name as a module, or nothing."""
     return next((name.removesuffix(suffix) for suffix in IMPORTABLE if name.endswith(suffix)), "")
 
 
-def _subject(root: Path, name: str) -> str:
-    path = root / name
-    if path.is_symlink():
-        raise DigestError(f"{path} is a symbolic link, whose target no digest covers: replace it by what it points to")
-    if not name.endswith("/"):
-        return file_sha256(path)
-    if not path.is_dir():
-        raise DigestError(f"{path} is missing: restore it with git checkout, or run from the root of a checkout")
-    return dir_hash1(path)
-
-
-def _files(directory: Path, prefix: str = "") -> Iterator[str]:
-    """Paths of all files below, relative and with slashes."""
-    try:
-        entries = list(os.scandir(directory))
-    except OSError as error:
-        raise DigestError(f"{directory} cannot be read ({error.strerror}): mend its permissions") from error
-    for entry in entries:
-        name = f"{prefix}{entry.name}"
-        if entry.is_symlink():
-            where = f"{directory / entry.name} is a symbolic link, whose target no digest covers"
-            raise DigestError(f"{where}: replace it by what it points to, or remove it")
-        if not entry.is_dir(follow_symlinks=False):
-            yield _checked(name, directory / entry.name)
-        elif entry.name not in IGNORED:
-            yield from _files(directory / entry.name, f"{name}/")
-
-
-def _checked(name: str, path: Path) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise DigestError(f"{path!r} has a name that is not UTF-8: rename it") from error
-    if "\n" in name or "\\" in name:
-        raise DigestError(f"{path!r} has a line break or a backslash in its name: rename it")
-    return name
-
-
-HEADER = 16
-"""Bytes before the code: magic number, flags, then time and size, or a hash (PEP 552)."""
-CLEAN = "find pipeline harness tests -name __pycache__ -exec rm -r {} +"
-
-
 def forged_caches(root: Path, packages: tuple[str, ...] = ("pipeline", "harness")) -> Iterator[Objection]:
-    """Each cache under these folders that an import would take and whose code is not its source's."""
+    """Yield an objection for each forged bytecode cache.
+
+    Looks at the caches under these packages that an import would take.
+    """
     for package in packages:
         for cache in sorted((root / package).rglob(f"__pycache__/*.{sys.implementation.cache_tag}.pyc")):
             if _is_forged(cache):
@@ -180,20 +194,21 @@ def forged_caches(root: Path, packages: tuple[str, ...] = ("pipeline", "harness"
 
 
 def _is_forged(cache: Path) -> bool:
+    """Whether an import would take other code than the source."""
     source = cache.parent.parent / f"{cache.name.partition('.')[0]}.py"
     data = cache.read_bytes()
-    if not source.is_file() or not _accepted(data, source):
+    if not source.is_file() or not _is_taken(data, source):
         return False
     try:
         code = marshal.loads(data[HEADER:])  # noqa: S302 - the import system loads the same bytes; here they do not run
     except (EOFError, ValueError, TypeError):
         return True
-    true = compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
-    return not isinstance(code, CodeType) or code != true
+    genuine = compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
+    return not isinstance(code, CodeType) or code != genuine
 
 
-def _accepted(data: bytes, source: Path) -> bool:
-    """Whether an import would take the cache in place of its source."""
+def _is_taken(data: bytes, source: Path) -> bool:
+    """Whether an import would take the cache for its source."""
     if data[:4] != importlib.util.MAGIC_NUMBER:
         return False
     if data[4] & 1:  # hash-based: taken when unchecked, or when the hash is right

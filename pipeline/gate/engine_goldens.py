@@ -1,6 +1,7 @@
-"""Which golden sets of engines are recorded: of which engine, version and device, and which are absent or stale.
+"""Which golden sets of engines are recorded, absent or stale.
 
-Guarantees: only the first line of a set is read; one that was recorded by another version than is pinned is stale.
+Guarantees: only the first line of a set is read. A set is stale if another version of its engine recorded it than the
+pinned one.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,31 +23,32 @@ KNOWN: Final[Mapping[str, str]] = {
     "vllm-cpu": "nox -s goldens -- --engine vllm",
     "vllm-cuda": "nox -s goldens -- --engine vllm --device cuda",
 }
-"""The sets that there can be, and the command that records each."""
+"""All possible sets, and the command that records each."""
 WANTED: Final = ("sglang-cpu", "sglang-cuda", "transformers-cpu", "vllm-cpu")
-"""Those that are told as absent."""
+"""Those that are listed even where they are absent."""
 PACKAGES: Final[Mapping[str, str]] = {"sglang": "sglang", "vllm": "vllm(?:-cpu)?", "transformers": "transformers"}
 
 
 def standing(root: Path) -> list[dict[str, Json]]:
-    """Each set that is recorded or wanted: its name and version, why it is stale, and the command that mends it."""
-    return list(_standing(root))
+    """Return the state of each recorded or wanted set.
 
-
-def _standing(root: Path) -> Iterator[dict[str, Json]]:
+    Each has its name and version, `what` state it is in, and the command that mends it.
+    """
+    found: list[dict[str, Json]] = []
     for name, mend in KNOWN.items():
         path = root / FOLDER / f"{name}.jsonl"
-        if not path.is_file():
-            if name in WANTED:
-                yield {"name": name, "version": None, "what": "absent", "mend": mend}
-            continue
-        key = key_of(path)
-        why = stale(root, key)
-        yield {"name": name, "version": str(key.get("version")), "what": why or "recorded", "mend": mend if why else ""}
+        if path.is_file():
+            key = key_of(path)
+            why = stale(root, key)
+            state: dict[str, Json] = {"what": why or "recorded", "mend": mend if why else ""}
+            found.append({"name": name, "version": str(key.get("version")), **state})
+        elif name in WANTED:
+            found.append({"name": name, "version": None, "what": "absent", "mend": mend})
+    return found
 
 
 def key_of(path: Path) -> Mapping[str, Json]:
-    """What decided a set's ids; empty where its first line says nothing of it."""
+    """Return what decided a set's ids; empty if not stated."""
     try:
         with path.open(encoding="utf-8") as file:
             key = json.loads(file.readline())["key"]
@@ -56,18 +58,16 @@ def key_of(path: Path) -> Mapping[str, Json]:
 
 
 def stale(root: Path, key: Mapping[str, Json]) -> str:
-    """Why a set of this key is stale; empty where it is of the pinned version."""
+    """Return why a set is stale, or nothing.
+
+    Compares with the versions that pyproject.toml and constraints.txt pin of the engine's package.
+    """
     engine, version = str(key.get("engine")), str(key.get("version"))
-    pinned = _pinned(root, engine)
-    return "" if version in pinned else f"stale: of {engine} {version}, pinned is {' or '.join(pinned) or 'none'}"
-
-
-def _pinned(root: Path, engine: str) -> list[str]:
-    """The versions that pyproject.toml and constraints.txt pin of an engine's package."""
     pattern = re.compile(rf"{PACKAGES.get(engine, 'no-such-package')}==([\w.]+)")
     try:
         groups = tomllib.loads((root / "pyproject.toml").read_text("utf-8")).get("dependency-groups", {})
         lines = [*(root / "constraints.txt").read_text("utf-8").splitlines(), *map(str, groups.get(engine, ()))]
     except (OSError, ValueError):
-        return []
-    return sorted({found[1] for line in lines if (found := pattern.fullmatch(line.strip()))})
+        lines = []
+    pinned = sorted({found[1] for line in lines if (found := pattern.fullmatch(line.strip()))})
+    return "" if version in pinned else f"stale: of {engine} {version}, pinned is {' or '.join(pinned) or 'none'}"

@@ -1,7 +1,8 @@
-"""The interpreter that a job runs in: how it was started, where code comes from, what is installed.
+"""The interpreter that a job runs in, and its defects.
 
-Guarantees: nothing is changed or repaired here; each difference from what the contracts ran under is an objection.
-Out of reach: an interpreter or an installed file that was forged in place.
+Looks at how it was started, where its code comes from, and what is installed. Guarantees: nothing is changed or
+repaired; each difference from what the contracts ran under is an objection. Cannot see an interpreter or an installed
+file that was forged in place.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from pipeline.records import PROVE, Objection
 
 PACKAGES = ("pipeline", "harness")
 UNLISTED = frozenset({"pip", "setuptools", "wheel"})
-"""What an environment is made with, and no lock pins."""
+"""Packages that environments come with, which no lock pins."""
 MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What is seen of the running interpreter; `distributions` as (name, version), repeated where installed twice."""
+    """The state of an interpreter.
+
+    `distributions` are (name, version), repeated where one is installed twice.
+    """
 
     optimize: int
     isolated: bool
@@ -37,7 +41,7 @@ class Runtime:
 
 
 def observe() -> Runtime:
-    """The interpreter as it runs now."""
+    """Return the state of this interpreter."""
     ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
     return Runtime(
         optimize=sys.flags.optimize,
@@ -50,8 +54,19 @@ def observe() -> Runtime:
     )
 
 
+def _fresh_bytecode() -> bool:
+    """Whether every module is compiled from its source.
+
+    Then no cache is written, and the one that is read from is empty.
+    """
+    prefix = sys.pycache_prefix
+    if prefix is None or not sys.flags.dont_write_bytecode:
+        return False
+    return not Path(prefix).exists() or not any(Path(prefix).iterdir())
+
+
 def start_objections(runtime: Runtime) -> Iterator[Objection]:
-    """Flags and variables that change what code does, in any process."""
+    """Flags and variables that change what code does."""
     if runtime.optimize:
         what = "python runs with -O or PYTHONOPTIMIZE, which takes checks out of the code"
         yield Objection(what, "env -u PYTHONOPTIMIZE python -m pipeline gate status")
@@ -61,14 +76,14 @@ def start_objections(runtime: Runtime) -> Iterator[Objection]:
 
 
 def isolation_objections(runtime: Runtime) -> Iterator[Objection]:
-    """A process that was not started by the boot of `python -m pipeline`."""
+    """A process that `python -m pipeline` did not start."""
     if not (runtime.isolated and runtime.fresh_bytecode):
         what = "this process was not started isolated (-I -B, with an empty bytecode cache)"
         yield Objection(what, "python -m pipeline gate status")
 
 
 def location_objections(runtime: Runtime, root: Path) -> Iterator[Objection]:
-    """Our code loaded from elsewhere than the root, or a second copy that could be."""
+    """Our code from outside the root, or a second copy."""
     for name, file in sorted(runtime.modules.items()):
         if not Path(file or "/").resolve().is_relative_to(root.resolve()):
             what = f"{name} was loaded from {file or 'no file'}, not from {root}"
@@ -82,7 +97,7 @@ def location_objections(runtime: Runtime, root: Path) -> Iterator[Objection]:
 
 
 def lock_objections(runtime: Runtime, root: Path) -> Iterator[Objection]:
-    """Installed distributions that constraints.txt pins otherwise, or not at all."""
+    """Packages that constraints.txt pins differently, or not at all."""
     pins = read_pins((root / "constraints.txt").read_text("utf-8"))
     wrong, unlisted = [], []
     for name, version in sorted(runtime.distributions):
@@ -92,20 +107,21 @@ def lock_objections(runtime: Runtime, root: Path) -> Iterator[Objection]:
         elif allowed is not None and not allowed & {version, version.partition("+")[0]}:
             wrong.append(f"{name} {version} (pinned: {', '.join(sorted(allowed))})")
     if wrong:
-        yield Objection(f"installed packages differ from constraints.txt: {', '.join(wrong)}", reinstall(wrong))
+        mend = f"pip install -c constraints.txt {' '.join(text.split()[0] for text in wrong)}, then {PROVE}"
+        yield Objection(f"installed packages differ from constraints.txt: {', '.join(wrong)}", mend)
     if unlisted:
-        what = f"constraints.txt does not list what is installed: {_few(unlisted)}"
+        rest = f" and {len(unlisted) - MOST_NAMED} more" if len(unlisted) > MOST_NAMED else ""
+        what = f"constraints.txt does not list what is installed: {', '.join(unlisted[:MOST_NAMED])}{rest}"
         names = " ".join(text.split()[0] for text in unlisted)
         many = f"{PROVE} generate, each in an environment of its own"
         yield Objection(what, f"pip uninstall {names}" if len(unlisted) <= MOST_NAMED else many)
 
 
-def reinstall(wrong: list[str]) -> str:
-    return f"pip install -c constraints.txt {' '.join(text.split()[0] for text in wrong)}, then {PROVE}"
-
-
 def read_pins(text: str) -> dict[str, frozenset[str]]:
-    """Versions that each canonical name may have: lines `name==version`, markers and extras left aside."""
+    """Return the pinned versions by canonical name.
+
+    Reads lines `name==version`; markers and extras are ignored.
+    """
     pins: dict[str, frozenset[str]] = {}
     for line in text.splitlines():
         requirement = line.partition("#")[0].partition(";")[0].strip()
@@ -117,18 +133,9 @@ def read_pins(text: str) -> dict[str, frozenset[str]]:
 
 
 def canonical_name(name: str) -> str:
-    """PEP 503: lower case, runs of `-_.` as one hyphen."""
+    """Return a package's canonical name (PEP 503).
+
+    >>> canonical_name("Py_YAML.x")
+    'py-yaml-x'
+    """
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
-
-
-def _few(names: list[str], most: int = MOST_NAMED) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
-
-
-def _fresh_bytecode() -> bool:
-    """No cache is written, and the one read from is empty: so every module is compiled from its source."""
-    prefix = sys.pycache_prefix
-    if prefix is None or not sys.flags.dont_write_bytecode:
-        return False
-    return not Path(prefix).exists() or not any(Path(prefix).iterdir())

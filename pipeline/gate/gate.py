@@ -1,8 +1,8 @@
-"""The gate: whether a job may run on exactly this tree, and if not, every reason with the command that mends it.
+"""Whether a job may run on exactly this tree.
 
-Guarantees: it fails closed (an error of its own is a reason to stay shut), it judges the tree, the interpreter and
-the attestation together, and it asks what the job is for: a route or a feature without a passed contract is refused.
-It verifies and never signs; the key lies in `harness`.
+Guarantees: it fails closed; an error of its own is an objection. It judges the tree, the interpreter and the
+attestation together, and it asks what the job is for: a route or a feature without a passed contract is refused. Every
+objection names the command that mends it. It verifies and never signs: the code that signs is in `harness`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline.gate.attestation import (
 from pipeline.records import PROVE, Objection, Route
 
 SHUT = 3
-"""Exit status of a command that the gate refused."""
+"""Exit status of a command that the gate refuses."""
 FREE_APIS = ("local", "sglang", "vllm", "emulator")
 DEV_PICO_A_DAY = pico(1)
 PROBE_PICO_A_DAY = pico(1)
@@ -38,11 +38,14 @@ LIVE_CASSETTE_AGE = timedelta(days=90)
 RECORDED: Mapping[str, str] = {"goldens/": "nox -s goldens", "cassettes/": "nox -s cassettes"}
 TINY_TOKENIZER = "harness/tiny_target/weights/tiktoken.model"
 PROBES = "goldens/probes.jsonl"
-"""The prompts of probes, which are a subject of the attestation."""
+"""The prompts of probes; the attestation covers them."""
 
 
 class Kind(StrEnum):
-    """What a job does. A probe records a paid route's live cassettes, so it cannot need them."""
+    """What a job does.
+
+    A probe records a paid route's live cassettes, so it cannot need them.
+    """
 
     GENERATE = "generate"
     PROBE = "probe"
@@ -51,9 +54,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done. `features` are those of its prompts; `budget_usd` the most it may spend, in all its sessions.
+    """What is to be done, and with which means.
 
-    `spent_pico` is what its earlier sessions spent of that budget; `prompts_sha256` names the prompts of a probe.
+    `features` are those of its prompts. `budget_usd` is the most that all its sessions may spend together, and
+    `spent_pico` what earlier ones spent of it. `prompts_sha256` names the prompts of a probe.
     """
 
     kind: Kind
@@ -67,13 +71,13 @@ class Job:
 
     @property
     def is_free(self) -> bool:
-        """Emulated dollars are no money."""
+        """Whether no real money is spent; emulated dollars are none."""
         return self.route is None or self.route.api in FREE_APIS
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The gate's yes: for one job, one scope, one budget, one deadline."""
+    """Permission for one job, in one scope, budget and time."""
 
     job: Job
     scope: Scope
@@ -85,7 +89,7 @@ class Permit:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`permit` is there exactly when there is no objection."""
+    """A permit, or the objections; never both."""
 
     permit: Permit | None
     objections: tuple[Objection, ...] = ()
@@ -96,7 +100,7 @@ class Decision:
 
 
 class GateShutError(Exception):
-    """The gate refused; the message has one line a reason, each ending in the command that mends it."""
+    """The gate refused; the message has a line an objection."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
@@ -105,7 +109,7 @@ class GateShutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the tree and this process stand, whatever the job."""
+    """What holds for every job: the tree and this process."""
 
     objections: tuple[Objection, ...]
     attested: Attestation | None = None
@@ -115,7 +119,12 @@ class Standing:
 
 
 def require(job: Job, *, spent_today_pico: int = 0, root: Path = ROOT) -> Permit:
-    """The permit for this job, or GateShutError. `spent_today_pico`: real money spent this UTC day, from the ledger."""
+    """Return the permit for a job. Raises GateShutError.
+
+    `spent_today_pico` is the real money spent this UTC day, from the ledger.
+
+        permit = require(Job(Kind.GENERATE, route, fmt.name, fmt.tokenizer.sha256), spent_today_pico=spent)
+    """
     decision = decide(job, root=root, spent_today_pico=spent_today_pico)
     if decision.permit is None:
         raise GateShutError(decision)
@@ -132,7 +141,7 @@ def decide(
     attestation: Path | None = None,
     keys: Path | None = None,
 ) -> Decision:
-    """All objections to the job, or its permit. Never raises: an error of the gate itself is an objection."""
+    """Return the permit, or all objections. Never raises."""
     standing = examine(root, now=now, runtime=runtime, attestation=attestation, keys=keys)
     return judge(job, standing, spent_today_pico=spent_today_pico, now=now)
 
@@ -145,17 +154,15 @@ def examine(
     attestation: Path | None = None,
     keys: Path | None = None,
 ) -> Standing:
-    """What holds for every job: the interpreter, the tree, the attestation. Never raises."""
+    """Examine the interpreter, the tree and the attestation. Never raises."""
     try:
-        seen = environment.observe() if runtime is None else runtime
-        objections = [*_environment(seen, root)]
-        found: dict[str, str] = {}
+        objections = [*process_objections(environment.observe() if runtime is None else runtime, root)]
         attested: Attestation | None = None
         try:
             path = attestation_path() if attestation is None else attestation
             attested = read_attestation(path, trusted_keys(root, keys), now or datetime.now(UTC))
             found = digests.tree_digests(root)
-            objections += _moved(attested.digests, found)
+            objections += changed_objections(attested.digests, found)
             tiny, probes = _digest_of(root / TINY_TOKENIZER), _digest_of(root / PROBES)
         except AttestationError as error:
             return Standing((*objections, error.objection))
@@ -167,7 +174,7 @@ def examine(
 
 
 def judge(job: Job, standing: Standing, *, spent_today_pico: int = 0, now: datetime | None = None) -> Decision:
-    """Whether this job may run, as things stand. Never raises."""
+    """Judge one job on what was examined. Never raises."""
     try:
         objections = list(standing.objections)
         if standing.attested is None or standing.digests is None:
@@ -176,24 +183,17 @@ def judge(job: Job, standing: Standing, *, spent_today_pico: int = 0, now: datet
             objections += check(job, standing, spent_today_pico, now or datetime.now(UTC))
         if objections:
             return Decision(None, tuple(objections))
-        return Decision(_permit(job, standing.attested, standing.digests))
+        attested, found = standing.attested, dict(standing.digests)
+        return Decision(Permit(job, attested.scope, job.budget_usd, attested.expires, attested.sha256, found))
     except Exception as error:  # noqa: BLE001 - fail closed, as above
         return Decision(None, (*standing.objections, _broken(error)))
 
 
-def moved(permit: Permit, root: Path = ROOT) -> tuple[str, ...]:
-    """The subjects that changed since the permit was given, for the manifest of a run that has ended.
-
-    Raises digests.DigestError where the tree can no longer be hashed.
-    """
-    return digests.changed(permit.digests, digests.tree_digests(root))
+# What is asked of the tree and the process
 
 
-def _digest_of(path: Path) -> str:
-    return digests.file_sha256(path) if path.exists() else ""
-
-
-def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection]:
+def process_objections(runtime: environment.Runtime, root: Path) -> Iterator[Objection]:
+    """How this process was started and what it can load."""
     yield from environment.start_objections(runtime)
     yield from environment.isolation_objections(runtime)
     yield from environment.location_objections(runtime, root)
@@ -206,13 +206,14 @@ def _environment(runtime: environment.Runtime, root: Path) -> Iterator[Objection
 
 
 def unhashed_objections(root: Path) -> Iterator[Objection]:
-    """Code or test settings at the root that would be loaded though no digest covers them."""
+    """Code or test settings that no digest covers."""
     for name in digests.unhashed_code(root):
         mend = f"mv {shlex.quote(name)} .." if (root / name).is_dir() else f"rm {shlex.quote(name)}"
         yield Objection(f"{name} lies at the root, where it can be loaded and no digest covers it", mend)
 
 
-def _moved(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Objection]:
+def changed_objections(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Objection]:
+    """Subjects whose digests differ from the attested ones."""
     if names := digests.changed(attested, found):
         made = [name for name in names if name in RECORDED]
         undo = f", after git checkout {' '.join(made)} (to undo it) or {' and '.join(RECORDED[name] for name in made)}"
@@ -220,10 +221,27 @@ def _moved(attested: Mapping[str, str], found: Mapping[str, str]) -> Iterator[Ob
         yield Objection(f"changed since the contract suite passed: {', '.join(names)}", mend)
 
 
-# What a job asks for; each check gives the objections of its kind
+def _digest_of(path: Path) -> str:
+    return digests.file_sha256(path) if path.exists() else ""
 
 
-def _groups(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+def moved(permit: Permit, root: Path = ROOT) -> tuple[str, ...]:
+    """Return the subjects that changed since the permit was given.
+
+    For the manifest of a run that has ended. Raises digests.DigestError where the tree can no longer be hashed.
+    """
+    return digests.changed(permit.digests, digests.tree_digests(root))
+
+
+def _broken(error: Exception) -> Objection:
+    return Objection(f"the gate could not judge ({type(error).__name__}: {error})", PROVE)
+
+
+# What is asked of a job
+
+
+def group_objections(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """The groups of the contract suite that the job needs."""
     groups = standing.attested.groups if standing.attested else frozenset()
     if "base" not in groups:
         yield Objection("the attestation lacks the group base", PROVE)
@@ -236,7 +254,8 @@ def _groups(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterat
         yield Objection(what, f"DRAFTER_GATE_TOKENIZERS=DIR {PROVE}")
 
 
-def _coverage(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+def coverage_objections(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """Features of the prompts that no passed contract covers."""
     if job.route is None or job.kind is Kind.PROBE or standing.attested is None:
         return
     if lacking := sorted(job.features - covered(job.route, job.format, standing)):
@@ -245,18 +264,24 @@ def _coverage(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iter
 
 
 def covered(route: Route, format_name: str, standing: Standing) -> frozenset[str]:
-    """The features that contracts on this route cover for this format, of those that passed."""
+    """Return the features that passed contracts on this route cover."""
     contracts, way = standing.attested.contracts if standing.attested else frozenset(), way_of(route, format_name)
     return frozenset(feature for name, feature in contracts if name == way)
 
 
 def way_of(route: Route, format_name: str) -> str:
-    """How contracts name it: a paid route with its format, since one provider serves several families."""
+    """Return the name that contracts have for a route.
+
+    A paid route is named with its format, since one provider serves several families.
+    """
     return route.name if route.api in FREE_APIS else f"{route.name} {format_name}"
 
 
-def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[Objection]:
-    """A live route needs live proof, in age; emulator cassettes prove our code only."""
+def live_objections(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[Objection]:
+    """Live recordings that a paid route needs, and their age.
+
+    Cassettes of the emulator prove our code only.
+    """
     if job.is_free or job.route is None or job.kind is Kind.PROBE or standing.attested is None:
         return
     way = f"{job.route.name} {job.route.model or 'MODEL'}"
@@ -269,18 +294,22 @@ def _live(job: Job, standing: Standing, _spent: int, now: datetime) -> Iterator[
 
 
 def record_live(route: Route) -> str:
-    """Records a route's live cassettes, and proves the tree that has them."""
+    """Return the commands that record and prove live cassettes."""
     model = route.model or "MODEL"
     return f"nox -s cassettes -- --live --route {route.name} --model {model} --budget-usd 0.50, then {PROVE}"
 
 
-def _prompts(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
-    """A probe is let past without live proof, so it may send nothing but what was reviewed for it."""
+def prompt_objections(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """The prompts of a probe must be the committed ones.
+
+    A probe runs without live proof, so it may send only what was reviewed for it.
+    """
     if job.kind is Kind.PROBE and (not standing.probes or job.prompts_sha256 != standing.probes):
         yield Objection(f"a probe sends the prompts of {PROBES} alone, and these are others", f"git checkout {PROBES}")
 
 
-def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:
+def money_objections(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) -> Iterator[Objection]:
+    """The budget, and the caps on a UTC day."""
     spent = min(spent_today_pico, job.spent_pico)
     if not (math.isfinite(job.budget_usd) and job.budget_usd >= 0 and spent >= 0):
         yield Objection(f"a budget of {job.budget_usd} USD is no amount", "python -m pipeline generate --budget-usd 1")
@@ -298,7 +327,10 @@ def _money(job: Job, standing: Standing, spent_today_pico: int, _now: datetime) 
 
 
 def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
-    """What may be spent in a UTC day, in pico-dollars, by whom it holds for; the run holds itself to them too."""
+    """Return the day's caps in pico-dollars, by their owner.
+
+    The run keeps to them too.
+    """
     caps = {"a probe": PROBE_PICO_A_DAY} if kind is Kind.PROBE else {}
     if scope is Scope.DEV:
         caps["a developer's attestation"] = DEV_PICO_A_DAY
@@ -306,14 +338,10 @@ def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
 
 
 CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...] = (
-    *(_groups, _coverage, _live),
-    *(_prompts, _money),
+    group_objections,
+    coverage_objections,
+    live_objections,
+    prompt_objections,
+    money_objections,
 )
-
-
-def _permit(job: Job, attested: Attestation, found: Mapping[str, str]) -> Permit:
-    return Permit(job, attested.scope, job.budget_usd, attested.expires, attested.sha256, dict(found))
-
-
-def _broken(error: Exception) -> Objection:
-    return Objection(f"the gate could not judge ({type(error).__name__}: {error})", PROVE)
+"""Each check of a job, in the order in which its objections are shown: job, standing, spent today, now."""

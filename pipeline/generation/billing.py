@@ -1,8 +1,9 @@
-"""What an answer cost and counted, read off its raw bytes however it ended, and what that makes of its request.
+"""Read an answer's cost and counts, and judge it.
 
 Guarantees: the cost is the decimal that was sent, and it is found even where the answer itself is an error or was cut
-after its usage. Reads both forms: a JSON body, and a stream with its usage in any chunk. An error counts as free only
-where nothing can have been generated for it; no bytes, whatever they hold, make anything here raise.
+after its usage. Both forms are read: a JSON body, and a stream with its usage in any chunk. An error counts as free
+only where nothing can have been generated for it. No bytes, whatever they hold, make anything here raise, but for
+`completion_of`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Exact: TypeAlias = "bool | int | Decimal | str | list[Exact] | dict[str, Exact] 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Cost in pico-dollars, None where no `usage.cost` came; the provider's counts."""
+    """What an answer cost and counted.
+
+    The cost is in pico-dollars, None where no `usage.cost` came; the counts are the provider's.
+    """
 
     cost_pico: int | None = None
     prompt_tokens: int | None = None
@@ -42,7 +46,7 @@ class Bill:
 
 
 class Verdict(StrEnum):
-    """What an answer makes of its request.
+    """What an answer means for its request.
 
     `kept`: an answer, billed at its cost or, where none came, at its worst case. `refused`, `later`, `hopeless`: turned
     away free of charge, for good, for now, or with every request of this run. `doubt`: an error that may be billed.
@@ -57,9 +61,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an answer makes of its request, with its bill; `why` is the error's own text, empty where it is kept.
+    """The verdict on an answer, with its bill.
 
-    `refuses` says who refuses a run that is `hopeless`, in words that `why` goes on with.
+    `why` is the error's own text, empty where the answer is kept. `refuses` says who refuses a `hopeless` run; the
+    message goes on with `why`.
     """
 
     verdict: Verdict
@@ -72,12 +77,12 @@ Judge: TypeAlias = Callable[[LedgerAnswer], Judgement]
 
 
 def verdict_of(answer: LedgerAnswer) -> Verdict:
-    """What the answer makes of its request, without its bill."""
+    """Return the verdict on an answer, without its bill."""
     return judged(answer).verdict
 
 
 def judged(answer: LedgerAnswer) -> Judgement:
-    """The same for a fresh answer and for one that an earlier session wrote down and did not live to judge.
+    """Judge an answer, fresh or found in the ledger.
 
     A status of 408 or 5xx can come after the provider began: OpenRouter's zero completion insurance covers answers
     without output, and whether there was output is not known here. 503 says that no provider was found, and 4xx that
@@ -101,7 +106,10 @@ def _verdict(status: int, bill: Bill) -> Verdict:
 
 
 def bill_of(raw: bytes) -> Bill:
-    """The last usage in the answer that names a cost, or the last one at all."""
+    """Return the last usage that names a cost.
+
+    Where none names a cost, the last usage.
+    """
     usages = [usage for value in _objects(raw) if isinstance(usage := value.get("usage"), dict)]
     costed = [usage for usage in usages if _cost(usage) is not None]
     if not (chosen := (costed or usages)[-1:]):
@@ -111,7 +119,10 @@ def bill_of(raw: bytes) -> Bill:
 
 
 def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
-    """The Completion that the answer is; RefusedError for an error status, a cut body, or another form than asked."""
+    """Parse an answer into a Completion.
+
+    Raises RefusedError for an error status, a cut body, or another form than `stream` says.
+    """
     is_json = answer.raw.lstrip()[:1] == b"{"
     if answer.status != OK:
         raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
@@ -133,7 +144,7 @@ def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
 
 
 def error_text(answer: LedgerAnswer) -> str:
-    """Status and the message of an error body, short enough for a sentence."""
+    """Return an error's status and message, in short."""
     for value in _objects(answer.raw):
         error = value.get("error")
         message = error.get("message") if isinstance(error, dict) else error
@@ -159,20 +170,14 @@ def _texts(raw: bytes) -> Iterator[bytes]:
     # A stream has a chunk a token and one usage: only the lines that can matter are looked at.
     places = {name: raw.find(name) for name in _TELLING}
     while (at := min((place for place in places.values() if place >= 0), default=-1)) >= 0:
-        start, stop = _line(raw, at)
+        # The line around `at`; lines end with LF, CR or both.
+        feed = raw.rfind(b"\n", 0, at) + 1
+        start = max(feed, raw.rfind(b"\r", feed, at) + 1)
+        stop = end if (end := raw.find(b"\n", at)) >= 0 else len(raw)
+        stop = back if (back := raw.find(b"\r", at, stop)) >= 0 else stop
         if raw.startswith(b"data:", start):
             yield raw[start + 5 : stop]
         places = {name: raw.find(name, stop) if 0 <= place < stop else place for name, place in places.items()}
-
-
-def _line(raw: bytes, at: int) -> tuple[int, int]:
-    """Where the line around `at` begins and ends. Lines end with LF, CR or both."""
-    feed = raw.rfind(b"\n", 0, at) + 1
-    start = max(feed, raw.rfind(b"\r", feed, at) + 1)
-    stop = raw.find(b"\n", at)
-    stop = stop if stop >= 0 else len(raw)
-    back = raw.find(b"\r", at, stop)
-    return start, back if back >= 0 else stop
 
 
 def _cost(usage: dict[str, Exact]) -> int | None:

@@ -1,17 +1,11 @@
-"""The breaker: it watches what comes of the rows and says when a run must stop before it burns money.
+"""Stop a run before it burns money on bad answers.
 
-Guarantees: every answer that this session paid for is judged, with its dataset and with all of them together; the first
-are canaries, judged before any more are sent; a trip names its kind, its numbers, the rows that show it, and what was
-spent since the first of them. It only judges: stopping is the run's.
+Guarantees: every answer that this session paid for is judged by what came, accepted or not, with its dataset and with
+all of them together. Rows that were never asked are not judged. The first are canaries, judged before any more are
+sent. A trip names its kind, its numbers, the rows that show it, and what was spent since the first of them. This module
+only judges; stopping is the run's.
 
-What the breaker is shown of each row: the signs of an answer that was paid for.
-
-Guarantees: an answer is judged by what came, whether it was accepted or not; rows that were never asked are not shown.
-
-Degenerate answers: text that ends in one phrase said over and over.
-
-Guarantees: looks at the end of the text alone, in time that is linear in what it looks at; a text is never changed or
-refused here. A list of like lines is no loop: every character must repeat.
+`Breaker` judges rows by their `Sign`s; `row_signs_of` finds those; `is_loop` finds degenerate text.
 """
 
 from __future__ import annotations
@@ -31,20 +25,23 @@ from pipeline.records import Completion, Reason, Refusal, TokenRow
 CANARIES = 32
 """Rows that are judged before the rest is sent."""
 WINDOW = 240
-"""Latest rows that a share is taken over: of fewer, an ordinary run of 83,000 rows is sometimes unlucky."""
+"""Rows that a share is taken over; over fewer, an ordinary run of 83,000 rows is sometimes unlucky."""
 QUICK, QUICK_SHARE = 30, 0.9
-"""Latest rows that are looked at beside them, and the share of them at which nobody waits for the window to fill."""
+"""A second, short window, and the share of it that trips before the long window is full."""
 COST_WINDOW, COST_LEAST = 120, 60
-"""Latest settled rows that the cost of an accepted row is taken over, and how many there must be."""
+"""Latest settled rows that the cost of an accepted row is taken over, and the fewest that will do."""
 LEAST_CANARIES = 16
-"""A dataset with fewer canaries than this is judged as if it had so many, the others good."""
+"""A dataset with fewer canaries is judged as if it had this many, the others good."""
 NAMED = 5
 COST_FACTOR = 3
 """An accepted row may cost this many times what the first 32 did."""
 
 
 class Sign(StrEnum):
-    """What can be wrong with an answer that was paid for; `cost` and `budget` are wrong with many together."""
+    """What can be wrong with a paid answer.
+
+    `cost` and `budget` are wrong with many answers together.
+    """
 
     REFUSED = "refused"
     LENGTH_CUT = "length_cut"
@@ -85,9 +82,9 @@ SIGNS_OF: Mapping[Reason, Sign] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class RowSigns:
-    """One row that was answered, or whose request is lost: its signs, and pico-dollars.
+    """One row that was answered or lost: signs and cost.
 
-    `pico` is its worst case where nothing is settled; `cost` is None there.
+    `pico` is its cost in pico-dollars, or its worst case where nothing is settled and `cost` is None.
     """
 
     row: str
@@ -100,9 +97,10 @@ class RowSigns:
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """Why a run stops. `value` and `limit` are shares of `window` rows.
+    """Why a run stops.
 
-    For `cost` they are pico-dollars an accepted row, for `budget` pico-dollars in all.
+    `value` and `limit` are shares of `window` rows. For `cost` they are pico-dollars an accepted row, for `budget`
+    pico-dollars in all.
     """
 
     sign: Sign
@@ -116,7 +114,7 @@ class Trip:
 
     @property
     def sentence(self) -> str:
-        """What tripped, with its numbers."""
+        """The reason, with its numbers."""
         where = f" of {self.dataset}" if self.dataset else ""
         if self.sign is Sign.COST:
             per = f"${usd_text(round(self.value))} an accepted row{where}, limit ${usd_text(round(self.limit))}"
@@ -129,45 +127,47 @@ class Trip:
 
 
 class _Window:
-    """The latest rows, at most `size`, and how many of them bear each sign."""
+    """The latest `size` rows, and counts of their signs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.rows: deque[RowSigns] = deque()
         self.counts: Counter[Sign] = Counter()
 
-    def add(self, seen: RowSigns) -> None:
-        self.rows.append(seen)
-        self.counts.update(seen.signs)
+    def add(self, row: RowSigns) -> None:
+        self.rows.append(row)
+        self.counts.update(row.signs)
         if len(self.rows) > self.size:
             self.counts.subtract(self.rows.popleft().signs)
 
 
 class _Recent:
-    """What is remembered of one dataset, or of all."""
+    """The latest rows of one dataset, or of all.
+
+    `baseline` is the cost of an accepted row among the first.
+    """
 
     def __init__(self) -> None:
         self.slow, self.quick, self.settled = _Window(WINDOW), _Window(QUICK), _Window(COST_WINDOW)
         self.baseline: float | None = None
         self._first: list[RowSigns] = []
 
-    def add(self, seen: RowSigns) -> None:
-        self.slow.add(seen)
-        self.quick.add(seen)
-        if seen.cost is not None:
-            self.settled.add(seen)
-            self._measure(seen)
-
-    def _measure(self, seen: RowSigns) -> None:
-        """The cost of an accepted row, from the first that there were."""
-        if self.baseline is None:
-            self._first.append(seen)
-            if sum(row.accepted for row in self._first) == CANARIES:
-                self.baseline = _each(self._first)
+    def add(self, row: RowSigns) -> None:
+        self.slow.add(row)
+        self.quick.add(row)
+        if row.cost is not None:
+            self.settled.add(row)
+            if self.baseline is None:
+                self._first.append(row)
+                if sum(first.accepted for first in self._first) == CANARIES:
+                    self.baseline = _cost_each(self._first)
 
 
 class Breaker:
-    """Watches one session. `ignored` are the kinds of trip that the user has accepted."""
+    """The judge of one session.
+
+    `ignored` are the kinds of trip that the user accepts.
+    """
 
     def __init__(self, limits: Mapping[Sign, float] = LIMITS, *, ignored: AbstractSet[Sign] = frozenset()) -> None:
         self._limits = {sign: limit for sign, limit in limits.items() if sign not in ignored}
@@ -175,15 +175,18 @@ class Breaker:
         self._all = _Recent()
         self.trip: Trip | None = None
 
-    def see(self, seen: RowSigns) -> Trip | None:
-        """Judge one more row; the trip that it causes. The first trip of a run stands and is not repeated."""
-        recent = self._recent.setdefault(seen.dataset, _Recent())
-        recent.add(seen)
-        self._all.add(seen)
-        return self._first(chain(self._trips(seen.dataset, recent), self._trips("", self._all)))
+    def see(self, row: RowSigns) -> Trip | None:
+        """Judge one more row; return the trip it causes.
+
+        The first trip of a run stands and is not repeated.
+        """
+        recent = self._recent.setdefault(row.dataset, _Recent())
+        recent.add(row)
+        self._all.add(row)
+        return self._first(chain(self._trips(row.dataset, recent), self._trips("", self._all)))
 
     def judge_canaries(self) -> Trip | None:
-        """Judge what there is as if it were all there will be."""
+        """Judge the rows so far as if no more came."""
         return self._first(
             trip
             for dataset, recent in (*self._recent.items(), ("", self._all))
@@ -199,42 +202,37 @@ class Breaker:
     def _trips(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
         yield from self._shares(dataset, recent.slow, WINDOW)
         yield from self._shares(dataset, recent.quick, QUICK, least=QUICK_SHARE)
-        yield from self._cost(dataset, recent)
-
-    def _shares(
-        self, dataset: str, seen: _Window, window: int, *, least: float = 0.0, canary: bool = False
-    ) -> Iterator[Trip]:
-        """A share is of the whole window, so that a single row cannot be half of all."""
-        for sign, limit in self._limits.items():
-            share, most = seen.counts[sign] / window, max(limit, least)
-            if sign is not Sign.COST and share > most:
-                rows, spent = _shown(seen.rows, sign)
-                yield Trip(sign, dataset, share, most, window, rows, spent, canary)
-
-    def _cost(self, dataset: str, recent: _Recent) -> Iterator[Trip]:
         rows, factor = recent.settled.rows, self._limits.get(Sign.COST)
         if factor is None or recent.baseline is None or len(rows) < COST_LEAST:
             return
-        each, limit = _each(rows), recent.baseline * factor
+        each, limit = _cost_each(rows), recent.baseline * factor
         if each > limit:
-            named = tuple(seen.row for seen in rows)[-NAMED:]
-            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(seen.pico for seen in rows))
+            named = tuple(row.row for row in rows)[-NAMED:]
+            yield Trip(Sign.COST, dataset, each, limit, len(rows), named, sum(row.pico for row in rows))
+
+    def _shares(
+        self, dataset: str, recent: _Window, window: int, *, least: float = 0.0, canary: bool = False
+    ) -> Iterator[Trip]:
+        """Yield a trip for each sign above its limit.
+
+        A share is of the whole window, so that a single row cannot be half of all.
+        """
+        for sign, limit in self._limits.items():
+            share, most = recent.counts[sign] / window, max(limit, least)
+            if sign is not Sign.COST and share > most:
+                bearing = [position for position, row in enumerate(recent.rows) if sign in row.signs]
+                named = tuple(recent.rows[position].row for position in bearing[:NAMED])
+                spent = sum(row.pico for row in list(recent.rows)[bearing[0] :])
+                yield Trip(sign, dataset, share, most, window, named, spent, canary)
 
 
-def _each(rows: Collection[RowSigns]) -> float:
-    """Pico-dollars an accepted row, what was refused being paid for too."""
-    return sum(seen.cost or 0 for seen in rows) / max(sum(seen.accepted for seen in rows), 1)
-
-
-def _shown(rows: Collection[RowSigns], sign: Sign) -> tuple[tuple[str, ...], int]:
-    """The first rows in the window that bear the sign, and what was spent from the first of them on."""
-    bearing = [seen.row for seen in rows if sign in seen.signs]
-    first = next(position for position, seen in enumerate(rows) if sign in seen.signs)
-    return tuple(bearing[:NAMED]), sum(seen.pico for seen in list(rows)[first:])
+def _cost_each(rows: Collection[RowSigns]) -> float:
+    """Return pico-dollars an accepted row, refused ones included."""
+    return sum(row.cost or 0 for row in rows) / max(sum(row.accepted for row in rows), 1)
 
 
 def limits_of(changes: Mapping[Sign, float]) -> dict[Sign, float]:
-    """The limits with some of them changed."""
+    """Return the limits with some of them changed."""
     return {**LIMITS, **changes}
 
 
@@ -242,13 +240,14 @@ CUT = frozenset({"length", "max_tokens", "max_output_tokens"})
 
 
 def row_signs_of(outcome: Outcome, row: TokenRow | Refusal | None) -> RowSigns | None:
-    """What the breaker is shown; None for a row that was turned away free of charge, or not asked in this session.
+    """Return what the breaker judges of a row.
 
-    An answer found in the ledger says nothing of how the provider does now: a run that was killed would for ever pause
-    on what the kill itself had left.
+    None for a row that was turned away free of charge, or not asked in this session: an answer found in the ledger says
+    nothing about the provider's present state, and a run that was killed would pause for ever on what the kill had
+    left.
     """
     prompt = outcome.row.prompt
-    if outcome.fate is Status.AGAIN or outcome.request is None or not outcome.sent:
+    if outcome.status is Status.AGAIN or outcome.request is None or not outcome.sent:
         return None
     signs = frozenset(_signs(outcome, row))
     return RowSigns(prompt.id, prompt.dataset, isinstance(row, TokenRow), signs, outcome.pico, outcome.cost)
@@ -257,27 +256,23 @@ def row_signs_of(outcome: Outcome, row: TokenRow | Refusal | None) -> RowSigns |
 def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
     if outcome.cost is not None and outcome.cost > outcome.worst_pico:
         yield Sign.OVERCHARGED
-    if outcome.fate is Status.UNKNOWN:
+    if outcome.status is Status.UNKNOWN:
         yield from (Sign.ERROR, Sign.REFUSED)
     if isinstance(row, Refusal):
         yield Sign.REFUSED
         if (sign := SIGNS_OF.get(row.reason)) is not None:
             yield sign
     if isinstance(answer := outcome.answer, Completion):
-        yield from _of_text(answer)
-
-
-def _of_text(answer: Completion) -> Iterator[Sign]:
-    if answer.finish_reason == "length" or (answer.native_finish_reason or "").lower() in CUT:
-        yield Sign.LENGTH_CUT
-    if any(is_loop(text) for text in (answer.reasoning, answer.content) if text):
-        yield Sign.LOOP
-    if not (answer.reasoning or answer.content or answer.tool_calls):
-        yield Sign.EMPTY
+        if answer.finish_reason == "length" or (answer.native_finish_reason or "").lower() in CUT:
+            yield Sign.LENGTH_CUT
+        if any(is_loop(text) for text in (answer.reasoning, answer.content) if text):
+            yield Sign.LOOP
+        if not (answer.reasoning or answer.content or answer.tool_calls):
+            yield Sign.EMPTY
 
 
 def trip_message(trip: Trip, *, emulated: bool) -> str:
-    """What a user is told of a trip: what it was, which rows show it, what they cost."""
+    """Return a trip's reason, rows and cost, for the user."""
     shown = f". Rows that show it: {', '.join(trip.rows)}" if trip.rows else ""
     spent = f"${usd_text(trip.spent_pico)}{' (emulated)' * emulated}"
     return f"the breaker stopped this run: {trip.sentence}{shown}. Spent since the first: {spent}"
@@ -288,14 +283,18 @@ TAIL = 2048
 LONGEST = 256
 """The longest phrase, in characters."""
 LEAST = 240
-"""A loop covers at least so many characters,"""
+"""The fewest characters that a loop covers."""
 TIMES = 6
-"""and says its phrase at least so many times."""
+"""The fewest times that a loop says its phrase."""
 _LOOK = 16
 
 
 def is_loop(text: str) -> bool:
-    """Whether `text` ends in one phrase of at most 256 characters, said at least six times over 240 characters."""
+    """Whether `text` ends in one phrase, over and over.
+
+    The phrase has at most 256 characters and stands at least six times, over 240 characters; every character must
+    repeat, so a list of like lines is no loop. Only the end of the text is looked at, in linear time.
+    """
     tail = text[-TAIL:][::-1]
     # What is said again is found again: most texts need no more than this look.
     if len(tail) < LEAST or tail.find(tail[:_LOOK], 1, LONGEST + _LOOK) < 0:
@@ -304,7 +303,10 @@ def is_loop(text: str) -> bool:
 
 
 def _periodic(text: str) -> list[tuple[int, int]]:
-    """Length and smallest period of every prefix, by Knuth, Morris and Pratt's failure function (1977)."""
+    """Return length and smallest period of every prefix.
+
+    By Knuth, Morris and Pratt's failure function (1977).
+    """
     borders = [0] * len(text)
     found = [(1, 1)]
     for position in range(1, len(text)):

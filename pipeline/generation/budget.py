@@ -1,7 +1,7 @@
-"""What a run may use: caps on money, tokens and requests, each held before a request is sent.
+"""Caps on money, tokens and requests.
 
-Guarantees: at no moment do the reservations and what was used exceed a cap, under any number of tasks or threads;
-a reservation is taken from all caps or from none.
+Guarantees: each request is held against the caps before it is sent. At no moment do the reservations and what was used
+exceed a cap, under any number of tasks or threads. A reservation is taken from all caps or from none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pipeline.base.money import usd_text
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What one or many requests use: money in pico-dollars, tokens, requests."""
+    """A use of money, tokens and requests.
+
+    Money is in pico-dollars.
+    """
 
     pico: int = 0
     tokens: int = 0
@@ -29,9 +32,10 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """One limit of one scope (`run`, `day`): None leaves a measure free. `used` is what was used before this run.
+    """One limit, of the run, the day or the key.
 
-    `mend` is what the user may do once it is reached.
+    None leaves a measure free. `used` is what was used before this run. `mend` is what the user may do once it is
+    reached.
     """
 
     scope: str
@@ -42,7 +46,10 @@ class Cap:
     mend: str = "raise the cap to go on"
 
     def excess(self, held: Amount) -> str | None:
-        """The measure that `held` on top of `used` would exceed, in words, or None if it fits."""
+        """Return the measure that `held` would exceed, in words.
+
+        `held` comes on top of `used`. None where it fits.
+        """
         total = self.used + held
         if self.pico is not None and total.pico > self.pico:
             return f"${usd_text(total.pico)} of ${usd_text(self.pico)} a {self.scope}"
@@ -54,7 +61,10 @@ class Cap:
 
 
 class BudgetError(Exception):
-    """The next request does not fit under a cap; nothing was reserved. `in_flight`: it may fit once others settle."""
+    """The next request does not fit under a cap.
+
+    Nothing was reserved. `in_flight`: it may fit once others settle.
+    """
 
     def __init__(self, message: str, *, in_flight: bool) -> None:
         super().__init__(message)
@@ -62,7 +72,7 @@ class BudgetError(Exception):
 
 
 class Budget:
-    """The caps of one run, and what is held against them."""
+    """The caps of one run, and what it holds."""
 
     def __init__(self, *caps: Cap) -> None:
         self._caps = caps
@@ -71,7 +81,10 @@ class Budget:
         self._lock = threading.Lock()
 
     def reserve(self, worst: Amount) -> None:
-        """Hold the worst case of one request. Raises BudgetError, holding nothing, if any cap would be exceeded."""
+        """Hold the worst case of one request.
+
+        Raises BudgetError, holding nothing, where any cap would be exceeded.
+        """
         with self._lock:
             wanted = self._held + worst
             excess = next((f"{words}: {cap.mend}" for cap in self._caps if (words := cap.excess(wanted))), None)
@@ -82,14 +95,17 @@ class Budget:
             self._reserved += worst
 
     def settle(self, worst: Amount, actual: Amount) -> None:
-        """Replace a reservation by what was really used; `Amount()` gives it back whole."""
+        """Replace a reservation by what was really used.
+
+        `Amount()` gives it back whole.
+        """
         with self._lock:
             self._reserved -= worst
             self._held += actual - worst
 
     @property
     def used(self) -> Amount:
-        """What this run really used, without what is still reserved."""
+        """What this run really used, without open reservations."""
         with self._lock:
             return self._held - self._reserved
 

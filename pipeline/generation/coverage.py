@@ -1,7 +1,7 @@
-"""Coverage: what the prompts of a run use, which of it no contract covers on the run's route, and what would.
+"""Find what a run's prompts use that no contract covers.
 
-Guarantees: the gate is asked about an audit of exactly the rows that are about to be sent; a row that is not within
-what it allowed is set aside when it is read, whatever the source has become since.
+Guarantees: the gate is asked about an audit of exactly the rows that are about to be sent. A row that uses more than
+the gate allowed is set aside when it is read, whatever the source has become since.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ CONTRACTS = {
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A feature that no contract covers on the route: its rows, and what would cover it."""
+    """A feature that no contract covers on the route.
+
+    It holds the rows that use it, and what would cover it.
+    """
 
     feature: str
     rows: int
@@ -48,7 +51,6 @@ class Lack:
     elsewhere: tuple[str, ...]
 
     def document(self) -> dict[str, Json]:
-        """As plain JSON."""
         where: dict[str, Json] = {"first": [*self.first], "covered_on": [*self.elsewhere]}
         return {
             "feature": self.feature,
@@ -61,7 +63,10 @@ class Lack:
 
 
 def audited(plan: Plan) -> Audit:
-    """The audit of what the plan is about to send. Raises OSError, SourceError, AuditError."""
+    """Audit what the plan is about to send.
+
+    Raises OSError, SourceError, AuditError.
+    """
     audit = audit_of(Auditor(plan.dataset or MESSAGES, plan.tool_mode, spelled_by(plan.fmt)), plan.lines())
     if plan.dataset:
         audit.check()
@@ -69,12 +74,12 @@ def audited(plan: Plan) -> Audit:
 
 
 def needed(audit: Audit) -> frozenset[str]:
-    """The features that contracts must cover."""
+    """Return the features that contracts must cover."""
     return frozenset(str(feature) for feature in audit.features.keys() - ROW_BY_ROW)
 
 
 def lacks(audit: Audit, plan: Plan, standing: Standing) -> list[Lack]:
-    """What no contract covers on the plan's route, the most frequent first."""
+    """Return what no contract covers, the most frequent first."""
     contracts = standing.attested.contracts if standing.attested else frozenset()
     short = needed(audit) - covered(plan.route, plan.fmt.name, standing)
     found = [(feature, audit.features[Feature(feature)]) for feature in short]
@@ -92,7 +97,10 @@ def lacks(audit: Audit, plan: Plan, standing: Standing) -> list[Lack]:
 
 
 def cover_of(audit: Audit, plan: Plan, standing: Standing, *, only_covered: bool) -> Cover:
-    """What may be sent: all that the rows use, or only what contracts cover."""
+    """Return what may be sent.
+
+    All that the rows use, or only what contracts cover.
+    """
     have, features = covered(plan.route, plan.fmt.name, standing), needed(audit)
     left_out = tuple(sorted(str(each) for each in set(Feature) - ROW_BY_ROW if each not in have))
     return Cover(
@@ -104,18 +112,21 @@ def cover_of(audit: Audit, plan: Plan, standing: Standing, *, only_covered: bool
 
 
 def uncovered(prompt: Prompt, plan: Plan) -> Refusal | None:
-    """The refusal of a prompt that uses more than the gate allowed this run to send."""
+    """Refuse a prompt that uses more than is allowed."""
     if plan.cover is None:
         return None
-    for seen in findings_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
-        if str(seen.feature) not in plan.cover.features:
-            why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {seen.feature}: {seen.what}"
-            return Refusal(Reason.UNCOVERED, why, field=seen.where or "dataset")
+    for found in findings_in(prompt, plan.tool_mode, defaults_of(prompt.dataset, plan.dataset)):
+        if str(found.feature) not in plan.cover.features:
+            why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {found.feature}: {found.what}"
+            return Refusal(Reason.UNCOVERED, why, field=found.where or "dataset")
     return None
 
 
 def keep_audit(folder: Path, cover: Cover) -> None:
-    """Write the audit beside the manifest, under the digest that it names. Raises OSError."""
+    """Write the audit beside the manifest.
+
+    Its name holds the digest that the manifest names. Raises OSError.
+    """
 
     def fill(file: BinaryIO) -> None:
         file.write(canonical(cover.audit))
@@ -124,7 +135,7 @@ def keep_audit(folder: Path, cover: Cover) -> None:
 
 
 def table(found: Sequence[Lack], audit: Audit, plan: Plan) -> Iterator[str]:
-    """The lacks as lines to read."""
+    """Yield the lacks as lines to read."""
     way = f"{way_of(plan.route, plan.fmt.name)}, tools {audit.auditor.tools}"
     yield f"{audit.auditor.dataset} on {way}: {audit.prompts:,} prompts audited"
     yield f"{'rows':>10}  feature"
@@ -139,7 +150,10 @@ def table(found: Sequence[Lack], audit: Audit, plan: Plan) -> Iterator[str]:
 
 
 def _mend(feature: str, route: Route, format_name: str) -> tuple[str, str]:
-    """The contract that would cover a feature, and what to run once it is written."""
+    """Return the contract that would cover a feature.
+
+    The second value is the command to run once it is written.
+    """
     marker = f"@pytest.mark.covers({feature!r}, route={way_of(route, format_name)!r})"
     if route.api in CONTRACTS:
         place, record = CONTRACTS[route.api]

@@ -1,7 +1,8 @@
-"""The ledger: every request reserved before it is sent, every answer written before it is used (SQLite, WAL).
+"""The ledger of every paid request and answer.
 
-Guarantees: what `transaction` committed survives a crash or a power cut (full fsync); an answer that was paid for is
-found again by its request's identity and never asked twice; a request whose fate is unknown is shown as such and not
+Every request is reserved before it is sent, and every answer written before it is used (SQLite, WAL). Guarantees: what
+`transaction` committed survives a crash or a power cut (full fsync). An answer that was paid for is found again by its
+request's identity and never asked twice. A request that may have been billed without an answer is shown as such and not
 silently sent again. Emulated money stands beside real money and is never added to it. One run at a time may write.
 """
 
@@ -37,7 +38,10 @@ ENTRY = (
 
 
 class State(StrEnum):
-    """Where a request stands. `unknown`: it may have been billed, and no answer came, or an error that may cost."""
+    """The state of a request.
+
+    `unknown`: it may have been billed, and no answer came, or an error that may cost.
+    """
 
     RESERVED = "reserved"
     ANSWERED = "answered"
@@ -48,7 +52,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: `body` is its bytes as sent, `worst_pico` and `worst_tokens` the most it can cost and count."""
+    """One request, before it is sent.
+
+    `body` is its bytes as sent; `worst_pico` and `worst_tokens` are the most that it can cost and count.
+    """
 
     identity: str
     run: str
@@ -62,7 +69,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAnswer:
-    """What came back, byte for byte: a JSON body or the text of a stream, errors included."""
+    """An answer, byte for byte.
+
+    A JSON body or the text of a stream, errors included.
+    """
 
     status: int
     raw: bytes
@@ -85,7 +95,10 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """One line of the listing: a day's requests on one route for one dataset, in one state; money in pico-dollars."""
+    """One line of the listing, money in pico-dollars.
+
+    A day's requests on one route for one dataset, in one state.
+    """
 
     day: str
     api: str
@@ -98,7 +111,10 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class LedgerExchange:
-    """A request with the answer that was written down: bytes as sent and as they came, and when (UTC, ISO 8601)."""
+    """A request and its answer, as written down.
+
+    Bytes as sent and as they came, and when (UTC, ISO 8601).
+    """
 
     identity: str
     row: str
@@ -110,7 +126,7 @@ class LedgerExchange:
 
 
 def identity(route: Route, body: JsonObject, *, run: str) -> str:
-    """sha256 over the route and the canonical body.
+    """Return the sha256 of the route and the canonical body.
 
     Real money: the same request has one answer in every run. An emulated answer belongs to its run alone: it costs
     nothing, and the emulator behind it changes with the tree.
@@ -121,10 +137,16 @@ def identity(route: Route, body: JsonObject, *, run: str) -> str:
 
 
 class Ledger:
-    """An open ledger. Its calls belong inside `transaction()`, from one thread."""
+    """An open ledger.
+
+    Its calls belong inside `transaction()`, from one thread.
+    """
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """Take the lock and open; requests that a crash left reserved become `unknown`. Raises LedgerError."""
+        """Take the lock and open the file.
+
+        Requests that a crash left reserved become `unknown`. Raises LedgerError.
+        """
         self.path = path
         self._clock = clock
         self._lock = locked(path)
@@ -140,7 +162,10 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[Ledger]:
-        """All or nothing, on disk when it returns. Raises LedgerError when the disk or the file will not take it."""
+        """Write all or nothing, on disk when it returns.
+
+        Raises LedgerError where the disk or the file refuses.
+        """
         with plain_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -152,7 +177,10 @@ class Ledger:
                 raise
 
     def find(self, identity: str, attempt: int | None = None) -> LedgerEntry | None:
-        """The latest attempt at this request, or the one asked for, with its answer where there is one."""
+        """Return an attempt at this request, the latest by default.
+
+        With its answer where there is one.
+        """
         row = self._db.execute(
             f"{ENTRY} WHERE identity = ? AND attempt = COALESCE(?, attempt) ORDER BY attempt DESC LIMIT 1",
             (identity, attempt),
@@ -160,10 +188,11 @@ class Ledger:
         return None if row is None else _entry(row)
 
     def claim(self, request: Request, hold: Callable[[], None], *, resend_unknown: bool = False) -> LedgerEntry:
-        """The right to send, as a RESERVED entry; or the entry that stands in the way: answered, settled, unknown.
+        """Claim the right to send a request.
 
-        `hold` takes the worst case from the budget and is called only where a new reservation is made; what it raises
-        leaves no reservation behind. A request that failed free may be sent again; an unknown one only if asked.
+        Returns a RESERVED entry, or the entry that stands in the way: answered, settled or unknown. `hold` takes the
+        worst case from the budget and is called only where a new reservation is made; what it raises leaves no
+        reservation behind. A request that failed free may be sent again, an unknown one only with `resend_unknown`.
         """
         last = self.find(request.identity)
         if last is not None and last.state is State.RESERVED:
@@ -177,7 +206,7 @@ class Ledger:
         return LedgerEntry(request.identity, attempt, State.RESERVED, request.worst_pico)
 
     def answer(self, entry: LedgerEntry, answer: LedgerAnswer) -> None:
-        """Write the answer down, before anything is made of it."""
+        """Write an answer down, before it is used."""
         changes = "state = 'answered', note = NULL, answered_at = ?"
         self._move(entry, (State.RESERVED, State.UNKNOWN), changes, (self._now(),))
         headers = json.dumps(dict(answer.headers))
@@ -185,20 +214,29 @@ class Ledger:
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def settle(self, entry: LedgerEntry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
-        """The price is known: `cost_pico`, and the provider's counts of prompt and completion tokens."""
+        """Settle an answer at its price.
+
+        `tokens` are the provider's counts of prompt and completion.
+        """
         changes = "state = 'settled', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
         self._move(entry, (State.ANSWERED,), changes, (cost_pico, *tokens, self._now()))
 
     def reconcile(
         self, entry: LedgerEntry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)
     ) -> None:
-        """The provider was asked again what it had billed: `cost_pico`; where that is nothing, it may be asked anew."""
+        """Settle a request at what the provider says it billed.
+
+        Where that is nothing, it failed free and may be sent again.
+        """
         state = State.SETTLED if cost_pico else State.FAILED_FREE
         changes = f"state = '{state}', cost_pico = ?, prompt_tokens = ?, completion_tokens = ?, settled_at = ?"
         self._move(entry, (State.ANSWERED, State.UNKNOWN), changes, (cost_pico, *tokens, self._now()))
 
     def costs(self, route: Route, most: int = 1000) -> list[int]:
-        """Pico-dollars of the latest settled answers on one route and model, `most` at most."""
+        """Return the latest settled costs on one route and model.
+
+        In pico-dollars, at most `most` of them.
+        """
         rows = self._db.execute(
             "SELECT cost_pico FROM requests WHERE api = ? AND route = ? AND model = ? AND state = 'settled'"
             " ORDER BY reserved_at DESC LIMIT ?",
@@ -207,7 +245,10 @@ class Ledger:
         return [int(cost) for (cost,) in rows]
 
     def unsettled(self, api: str) -> list[LedgerEntry]:
-        """Answers whose cost is not known, and requests of unknown fate, oldest first, with what came of them."""
+        """Return requests whose cost is not known, oldest first.
+
+        Answered without a price, or unknown; with their answers.
+        """
         rows = self._db.execute(
             f"{ENTRY} WHERE api = ? AND state IN ('answered', 'unknown') ORDER BY reserved_at",
             (api,),
@@ -215,31 +256,46 @@ class Ledger:
         return [_entry(row) for row in rows]
 
     def fail_free(self, entry: LedgerEntry, why: str) -> None:
-        """Nothing was billed: the request never left, or was turned away."""
+        """Mark a request as not billed.
+
+        It never left, or was turned away.
+        """
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'failed_free', cost_pico = 0, note = ?", (why,))
 
     def lose(self, entry: LedgerEntry, why: str) -> None:
-        """The request was sent and no answer came, or one in doubt: it may have been billed."""
+        """Mark a request as unknown.
+
+        It was sent, and no answer came, or one in doubt: it may have been billed.
+        """
         self._move(entry, (State.RESERVED, State.ANSWERED), "state = 'unknown', note = ?", (why,))
 
     def free(self, run: str) -> int:
-        """What of this run has no known fate and could cost nothing at the worst is free; how many there were."""
+        """Mark unknown requests that could cost nothing as free.
+
+        Returns how many of this run there were.
+        """
         changes = "state = 'failed_free', cost_pico = 0"
         where = "run = ? AND state = 'unknown' AND worst_pico = 0"
         return self._db.execute(f"UPDATE requests SET {changes} WHERE {where}", (run,)).rowcount  # noqa: S608 - constant text
 
     def engine_seconds(self, run: str) -> float:
-        """Seconds that an engine of our own was busy for this run, whatever came of it."""
+        """Return seconds that our own engine spent on this run.
+
+        Whatever came of its requests.
+        """
         sum_ = "COALESCE(SUM(json_extract(headers, '$.engine_seconds')), 0)"
         sql = f"SELECT {sum_} FROM requests JOIN answers USING (identity, attempt) WHERE run = ?"  # noqa: S608 - constant text
         return float(self._db.execute(sql, (run,)).fetchone()[0])
 
     def spent(self, *, api: str | None = None, day: str | None = None, run: str | None = None) -> int:
-        """Pico-dollars, with every unsettled request at its worst case."""
+        """Return pico-dollars, with unsettled requests at their worst case."""
         return _spent(self._db, api=api, day=day, run=run)
 
     def used(self, *, api: str | None = None, run: str | None = None, today: bool = False) -> Amount:
-        """Money, tokens and requests of a run, or of this UTC day through one API, unsettled ones at their worst."""
+        """Return money, tokens and requests of a run or day.
+
+        Of a run, or of this UTC day through one API; unsettled requests at their worst case.
+        """
         wanted = {"api": api, "run": run, "day": self._now()[:10] if today else None}
         keys = {key: value for key, value in wanted.items() if value is not None}
         where = " AND ".join(f"{key} = :{key}" for key in keys) or "1"
@@ -248,16 +304,19 @@ class Ledger:
         return Amount(int(pico), int(tokens), int(requests))
 
     def spent_today(self, api: str) -> int:
-        """The same of this UTC day through one API. Under the lock no other run can add to it."""
+        """Return pico-dollars of this UTC day through one API.
+
+        Under the lock no other run can add to it.
+        """
         return self.spent(api=api, day=self._now()[:10])
 
     def tally(self, run: str) -> dict[State, tuple[int, int]]:
-        """Requests and pico-dollars of one run by state."""
+        """Return requests and pico-dollars of one run by state."""
         rows = self._db.execute(f"SELECT state, COUNT(*), SUM({SPENT}) FROM requests WHERE run = ? GROUP BY 1", (run,))  # noqa: S608 - SPENT is a constant
         return {State(state): (count, pico) for state, count, pico in rows}
 
     def close(self) -> None:
-        """Close the file and let the next run have it."""
+        """Close the file and release the lock."""
         self._db.close()
         self._lock.close()
 
@@ -285,22 +344,29 @@ class Ledger:
 
 
 def spent_today(path: Path, api: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> int:
-    """Pico-dollars spent through `api` this UTC day, unsettled requests at their worst case; 0 without a ledger.
+    """Return pico-dollars of this UTC day through one API.
 
-    Takes no lock and changes nothing, so it may be asked while a run is on. Raises LedgerError.
+    Unsettled requests count at their worst case; 0 without a ledger. Takes no lock and changes nothing, so it may be
+    called during a run. Raises LedgerError.
     """
     with reading(path) as db:
         return 0 if db is None else _spent(db, api=api, day=clock().date().isoformat())
 
 
 def spent_by(path: Path, run: str) -> int:
-    """Pico-dollars of one run, unsettled requests at their worst case; 0 without a ledger. Raises LedgerError."""
+    """Return pico-dollars of one run.
+
+    Unsettled requests count at their worst case; 0 without a ledger. Raises LedgerError.
+    """
     with reading(path) as db:
         return 0 if db is None else _spent(db, run=run)
 
 
 def listing(path: Path) -> list[Spend]:
-    """Spend by day, route, dataset and state, newest day first. Takes no lock. Raises LedgerError."""
+    """Return spend by day, route, dataset and state.
+
+    Newest day first. Takes no lock. Raises LedgerError.
+    """
     with reading(path) as db:
         if db is None:
             return []
@@ -312,7 +378,10 @@ def listing(path: Path) -> list[Spend]:
 
 
 def exchanged(path: Path, run: str) -> list[LedgerExchange]:
-    """Every request of one run that has an answer, errors included, in order of sending. Raises LedgerError."""
+    """Return every answered request of a run, errors included.
+
+    In order of sending. Raises LedgerError.
+    """
     with reading(path) as db:
         if db is None:
             return []
@@ -327,6 +396,17 @@ def exchanged(path: Path, run: str) -> list[LedgerExchange]:
         )
         for key, row, route, model, body, status, raw, headers, generation_id, answered_at in rows
     ]
+
+
+def answer_of(path: Path, identity: str) -> bytes | None:
+    """Return the newest answer to a request, byte for byte.
+
+    None where the ledger holds none. Takes no lock. Raises LedgerError.
+    """
+    with reading(path) as db:
+        sql = "SELECT raw FROM answers WHERE identity = ? ORDER BY attempt DESC LIMIT 1"
+        row = None if db is None else db.execute(sql, (identity,)).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def _spent(db: sqlite3.Connection, **keys: str | None) -> int:

@@ -1,6 +1,6 @@
-"""The ledger's file: its tables, its lock, and what is said when the disk or another run is in the way.
+"""The ledger's file: tables, lock and error messages.
 
-Guarantees: a commit is on disk when it returns (WAL with full synchronisation); no sqlite3 error leaves this module
+Guarantees: a commit is on disk when it returns (WAL with full synchronisation). No sqlite3 error leaves this module
 unexplained.
 """
 
@@ -16,7 +16,7 @@ from pipeline.base.files import HeldError, lock_file
 
 SCHEMA_VERSION = 2
 SINCE: Mapping[int, str] = {1: "ALTER TABLE requests ADD COLUMN worst_tokens INTEGER NOT NULL DEFAULT 0"}
-"""What brings a file of an older version one version further."""
+"""The statement that brings a file of an older version one version further."""
 
 # Bodies and answers lie apart from the rows that change state, so that settling does not rewrite them.
 SCHEMA = """
@@ -41,11 +41,17 @@ CREATE INDEX reserved ON requests (state) WHERE state = 'reserved';
 
 
 class LedgerError(Exception):
-    """The ledger cannot be used, or cannot take what it was given; the message says which and what mends it."""
+    """The ledger cannot be used, or refuses a change.
+
+    The message says why, and what the user may do.
+    """
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """A connection that writes, the tables made where the file is new."""
+    """Open a connection that writes.
+
+    Makes the tables of a new file, and brings an older schema up to date.
+    """
     db = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON"):
         db.execute(f"PRAGMA {pragma}")
@@ -58,7 +64,10 @@ def opened(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """A connection that only reads, beside any run; None where there is no ledger yet. Raises LedgerError."""
+    """Open a connection that only reads, beside any run.
+
+    None where there is no ledger yet. Raises LedgerError.
+    """
     if not path.exists():
         yield None
         return
@@ -71,7 +80,10 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 
 
 def locked(path: Path) -> TextIO:
-    """The lock that says that one run writes here; it falls when closed or at exit. Raises LedgerError."""
+    """Take the lock of the one run that writes.
+
+    It falls when closed or at exit. Raises LedgerError.
+    """
     try:
         return lock_file(path.with_name(path.name + ".lock"))
     except HeldError as error:
@@ -84,7 +96,7 @@ def locked(path: Path) -> TextIO:
 
 @contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn sqlite3's errors into LedgerErrors that say what to do."""
+    """Turn sqlite3's errors into LedgerErrors for the user."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,7 +1,8 @@
-"""The ledger's own thread: writes that arrive together share one fsync, and the event loop never waits for a disk.
+"""The thread that writes the ledger.
 
-Guarantees: an operation's result is handed back only after its transaction is on disk. Where the disk takes no more,
-an answer that was paid for goes to a spill file beside the ledger, which the next run reads in first.
+Writes that arrive together share one fsync, and the event loop never waits for a disk. Guarantees: an operation's
+result is returned only after its transaction is on disk. Where the disk takes no more, an answer that was paid for goes
+to a spill file beside the ledger, which the next run reads in first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 from pipeline.generation.billing import Bill
 from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, State
@@ -29,7 +30,10 @@ LARGEST_BATCH = 256
 
 
 class LedgerWriter:
-    """Runs operations on one ledger, in order, from any number of tasks of one event loop."""
+    """Run operations on one ledger, in order.
+
+    Any number of tasks of one event loop may use it. Use as `async with`, or close it.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -39,8 +43,17 @@ class LedgerWriter:
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def do(self, operation: Callable[[Ledger], T]) -> T:
-        """The result of `operation(ledger)`, once it is on disk. Raises what it raised, or LedgerError."""
+        """Run an operation; return its result once on disk.
+
+        Raises what it raised, or LedgerError.
+        """
         future: asyncio.Future[object] = self._loop.create_future()
         if not self._waiting:
             self._loop.call_soon(self._hand_over)  # whatever else this turn of the loop brings goes with it
@@ -54,9 +67,10 @@ class LedgerWriter:
             self._waiting = []
 
     async def keep(self, entry: LedgerEntry, answer: LedgerAnswer, bill: Bill | None = None) -> None:
-        """Write a paid answer down, in the ledger or, where that fails, in a spill file. Raises LedgerError, then.
+        """Write a paid answer down.
 
-        With a `bill` that names its cost it is settled in the same commit.
+        Where the ledger fails, into a spill file, and raises LedgerError. With a `bill` that names its cost, the answer
+        is settled in the same commit.
         """
 
         def write(ledger: Ledger) -> None:
@@ -74,7 +88,10 @@ class LedgerWriter:
             raise
 
     async def close(self) -> None:
-        """Finish what was handed in and end the thread; the ledger stays open."""
+        """Finish the pending operations and end the thread.
+
+        The ledger stays open.
+        """
         self._hand_over()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
@@ -100,7 +117,10 @@ class LedgerWriter:
 
 
 def spill(ledger: Path, entry: LedgerEntry, answer: LedgerAnswer) -> Path:
-    """Write one answer beside the ledger, whole and on disk. Raises OSError."""
+    """Write one answer beside the ledger, whole and on disk.
+
+    Raises OSError.
+    """
     folder = _spill_folder(ledger)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{entry.identity}-{entry.attempt}.json"
@@ -115,13 +135,19 @@ def spill(ledger: Path, entry: LedgerEntry, answer: LedgerAnswer) -> Path:
 
 
 def read_spill(ledger: Ledger) -> int:
-    """Bring spilled answers into the ledger and remove their files; how many there were. Raises LedgerError.
+    """Bring spilled answers into the ledger; return their number.
 
     A file goes only once its answer is in the ledger: one whose request is not there is a paid answer all the same.
+    Raises LedgerError.
     """
     paths = sorted(_spill_folder(ledger.path).glob("*.json"))
     for path in paths:
-        answer = _spilled(path)
+        try:
+            kept = json.loads(path.read_text("ascii"))
+            raw = base64.b64decode(kept["raw"], validate=True)
+            answer = LedgerAnswer(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
         identity, _, attempt = path.stem.rpartition("-")
         with ledger.transaction():
             entry = ledger.find(identity, int(attempt)) if attempt.isdecimal() else None
@@ -135,15 +161,6 @@ def read_spill(ledger: Ledger) -> int:
                 )
         path.unlink()
     return len(paths)
-
-
-def _spilled(path: Path) -> LedgerAnswer:
-    try:
-        kept = json.loads(path.read_text("ascii"))
-        raw = base64.b64decode(kept["raw"], validate=True)
-        return LedgerAnswer(int(kept["status"]), raw, dict(kept["headers"]), kept["generation_id"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} holds a paid answer and cannot be read ({error}): move it away") from error
 
 
 def _spill_folder(ledger: Path) -> Path:

@@ -1,6 +1,6 @@
-"""A row on its way: the prompt with its ids, and what asking came to.
+"""Rows, their outcomes, and the protocol of what answers them.
 
-Guarantees: whatever one row's text or answer makes the program stumble over refuses that row, and stops no run.
+Guarantees: an error in handling one row's text or answer refuses that row and stops no run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ T = TypeVar("T")
 
 
 class Status(StrEnum):
-    """`unknown`: sent, perhaps billed, and no answer to show for it. `again`: turned away for now, free of charge."""
+    """How a request ended.
+
+    `unknown`: sent, perhaps billed, and without an answer. `again`: turned away for now, free of charge. `refused`:
+    turned away for good, free of charge; only a probe uses it, since a run has a refusal for such a row.
+    """
 
     ANSWERED = "answered"
+    REFUSED = "refused"
     UNKNOWN = "unknown"
     AGAIN = "again"
 
@@ -35,14 +40,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one row came to: a completion or a refusal where answered; `request` is its identity in the ledger.
+    """How asking one row ended.
 
-    `pico`: what it cost in pico-dollars, in the worst case where that is not known; `cost` is None there. `worst_pico`
-    is the most that it could cost at the listed price.
+    `answer` is a completion or a refusal where it was answered; `request` is its identity in the ledger. `pico` is the
+    cost in pico-dollars, or the worst case where the cost is not known and `cost` is None. `worst_pico` is the most
+    that it could cost at the listed price.
     """
 
     row: Row
-    fate: Status
+    status: Status
     answer: Completion | Refusal | None = None
     request: str | None = None
     sent: bool = True
@@ -52,7 +58,10 @@ class Outcome:
 
 
 def refusing_errors(make: Callable[[], T]) -> T | Refusal:
-    """What `make` gives, or why the row is refused. An error that nobody foresaw would else stop every resume at it."""
+    """Return the result of `make`, or a refusal.
+
+    An unforeseen error would otherwise stop every resumed run at the same row.
+    """
     try:
         return make()
     except RefusedError as error:
@@ -66,20 +75,43 @@ def refusing_errors(make: Callable[[], T]) -> T | Refusal:
 
 
 class Backend(Protocol):
-    """Something that answers rows: a hosted API a row at a time, a local model in batches."""
+    """Protocol of what answers the rows of a run.
+
+    Implemented by `HostedBackend` (an API behind HTTP), `ServerBackend` (an engine's server) and `LocalBackend` (a
+    model in this process). `batch` rows are passed to each call of `complete`, and `workers` calls run at a time.
+    `expected` is held against each answer.
+    """
 
     batch: int
     workers: int
-    asked: Expected
+    expected: Expected
 
     def refusal(self, row: Row) -> Refusal | None:
-        """Why this row cannot be asked at all, found before anything is sent."""
+        """Return why a row cannot be asked, if so.
+
+        It is called before anything is sent.
+        """
         ...
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row, in order. Raises StopError."""
+        """Return one outcome a row, in order. Raises StopError."""
         ...
 
     def close(self) -> None:
-        """Begin nothing new; what is in flight still comes in."""
+        """Start nothing new; what is in flight still comes in."""
         ...
+
+
+TROUBLE, UNUSABLE, BUDGET_SPENT, TRIPPED, INTERRUPTED = 1, 2, 4, 5, 130
+"""Exit codes of a run that stopped."""
+
+
+class StopError(Exception):
+    """The run cannot go on.
+
+    The message is for the user, `code` is the exit code.
+    """
+
+    def __init__(self, message: str, code: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.code = code

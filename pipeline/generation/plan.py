@@ -1,4 +1,4 @@
-"""The plan of one run: everything that decides which rows come out, and nothing that does not.
+"""The plan of one run: all that decides its rows.
 
 Guarantees: `settings` names all of it by content (hashes of the prompts, the tokenizer, the fingerprint, the weights),
 so that two runs with equal settings may share a folder and others may not.
@@ -25,7 +25,10 @@ from pipeline.records import Json, JsonObject, Prompt, Route, Sampling, ToolMode
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits beside the run's budget in dollars: of the run, and of a UTC day over all runs through the same API."""
+    """Limits beside the run's budget in dollars.
+
+    Of the run, and of a UTC day over all runs through the same API.
+    """
 
     tokens: int | None = None
     requests: int | None = None
@@ -36,7 +39,10 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a request is tried in all, and the waits in seconds: `first` doubles up to `longest`."""
+    """How often a request is tried, and the waits between.
+
+    `attempts` counts the first one; waits are in seconds, and `first` doubles up to `longest`.
+    """
 
     attempts: int = 6
     first: float = 1.0
@@ -45,8 +51,9 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """What the breaker holds a run to: limits that differ from its own, and the kinds of trip that are accepted.
+    """The breaker's limits and what the user accepts.
 
+    `limits` are those that differ from the breaker's own, `accepted` the kinds of trip that do not stop the run.
     `resume`: a run that the breaker paused may go on.
     """
 
@@ -58,7 +65,7 @@ class BreakerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What the gate was asked about: the features that may be sent, and the audit in which they were found.
+    """The features that may be sent, and their audit.
 
     `left_out` are features that no contract covers, where rows that use them are set aside; None where none may be.
     """
@@ -71,10 +78,10 @@ class Cover:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run as asked for. `limit` takes the first lines of the file only; `weights` is the local model's folder.
+    """One run, as the user wants it.
 
-    `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts. Only what is within `cover` is
-    sent.
+    `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts; `limit` takes its first lines
+    only. `weights` is the local model's folder. Only what is within `cover` is sent.
     """
 
     prompts: Path
@@ -97,12 +104,15 @@ class Plan:
     cover: Cover | None = None
 
     def lines(self) -> Iterator[Prompt | RefusedLine]:
-        """The prompts to ask, and the lines that are none. Raises OSError, SourceError."""
+        """Read the prompts, and the lines that are none.
+
+        Raises OSError, SourceError.
+        """
         rows = lines_of(self.dataset, self.prompts) if self.dataset else read_prompts(self.prompts)
         return islice(rows, self.limit)
 
     def scope(self) -> PromptsFile:
-        """What the whole source holds. Raises OSError, SourceError."""
+        """Measure the whole source. Raises OSError, SourceError."""
         if self.dataset and not is_prepared(self.prompts):
             return PromptsFile(*size_of(self.dataset, self.prompts))
         return prompts_file_of(self.prompts)
@@ -110,7 +120,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PromptsFile:
-    """What the prompts file holds: its sha256, and how many lines that are not blank."""
+    """A prompts file: its sha256, and its filled lines."""
 
     sha256: str
     lines: int
@@ -129,9 +139,15 @@ def prompts_file_of(path: Path) -> PromptsFile:
 
 
 def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, provider: str) -> dict[str, Json]:
-    """What a folder is begun with, as plain JSON; `provider` is the display name that answers carry."""
+    """Return what a folder is begun with, as plain JSON.
+
+    `provider` is the display name that answers carry.
+    """
+    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
+    if plan.cover is not None and plan.cover.left_out is not None:
+        named["left_out"] = [*plan.cover.left_out]  # rows would be missing where a later session covers more
     return {
-        **_dataset(plan),
+        **named,
         "route": plan.route.name,
         "model": plan.route.model,
         "provider": provider,
@@ -143,19 +159,14 @@ def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, pr
         "weights_sha256": None if plan.weights is None else weights_sha256(plan.weights),
         "prompts_sha256": scope.sha256,
         "privacy": asdict(plan.privacy),
-        "sampling": {key: _plain(value) for key, value in asdict(plan.sampling).items()},
+        "sampling": {
+            key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(plan.sampling).items()
+        },
     }
 
 
-def _dataset(plan: Plan) -> dict[str, Json]:
-    """A dataset's name, and what was set aside: rows would be missing where a later session covers more."""
-    named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
-    left_out = plan.cover.left_out if plan.cover else None
-    return named if left_out is None else named | {"left_out": [*left_out]}
-
-
 def fingerprint_sha256(fingerprint: Fingerprint) -> str:
-    """One digest over all traits, proven or not."""
+    """Return one digest over all traits, proven or not."""
     traits: dict[str, Json] = {
         name: {"value": trait.value, "n": trait.n, "proven": trait.proven} for name, trait in fingerprint.traits.items()
     }
@@ -163,12 +174,11 @@ def fingerprint_sha256(fingerprint: Fingerprint) -> str:
 
 
 def row_seed(seed: int | None, row: str) -> int | None:
-    """Each row's own seed: equal prompts under two ids are two draws, and a run repeats. 31 bits, as APIs take."""
+    """Return a row's own seed.
+
+    Equal prompts under two ids are two draws, and a run repeats. 31 bits, as APIs take.
+    """
     if seed is None:
         return None
     digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def _plain(value: object) -> Json:
-    return value if isinstance(value, bool | int | float | str | list | None) else dict(value)  # type: ignore[call-overload]  # Sampling holds JSON

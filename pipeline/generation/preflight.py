@@ -1,17 +1,12 @@
-"""What can be known of a run before its first request, so that nobody pays to learn it.
+"""Check a run before its first request.
 
 Refuses a paid route whose every row would be refused, and a folder whose cost or answers the ledger does not know.
 
-What a run will cost: a range from measured answers, before it begins and again once it has begun.
+A forecast is a range from measured answers. Guarantees: it is given only from answers that were paid for (or emulated)
+on the same route and model; without enough of them the worst case is named as such. Once a hundredth of the rows is
+asked, a run that would not fit its budget even at the low end of the range trips, once.
 
-Guarantees: a range is given only from answers that were paid for (or emulated) on the same route and model; without
-enough of them the worst case is named as such. Once a hundredth of the rows is asked, a run that would not fit its
-budget even at the low end of the range is said to, once.
-
-Whether to ask a route for a stream or for one body: the form whose fingerprint lets more rows be proven.
-
-Guarantees: only proven traits count; where they do not tell the two apart, and where neither form is known, a stream is
-asked for, since it keeps what a body hides.
+`better_form` chooses between a stream and one body, by proven traits alone.
 """
 
 from __future__ import annotations
@@ -25,15 +20,17 @@ from pathlib import Path
 from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign, Trip
 from pipeline.generation.ledger import State
-from pipeline.generation.paid_client import UNUSABLE, StopError
+from pipeline.generation.outcome import UNUSABLE, StopError
 from pipeline.generation.plan import Plan
 from pipeline.proof.fingerprint import Fingerprint, TraitName
-from pipeline.records import Json
 from pipeline.shards.manifest import Manifest
 
 
 def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
-    """Raises StopError where money would buy refused rows only: no ids asked for, and nothing known of the route."""
+    """Refuse to pay where every row would be refused.
+
+    That is so where no ids are asked for and nothing is known of the route. Raises StopError.
+    """
     if plan.route.api == "openrouter" and fingerprint is None and not plan.sampling.return_token_ids:
         raise StopError(
             f"{_way(plan)} has no fingerprint in goldens/fingerprints, so every row"
@@ -43,12 +40,13 @@ def require_fingerprint(plan: Plan, fingerprint: Fingerprint | None) -> None:
 
 
 def require_hope(plan: Plan, fingerprint: Fingerprint | None, supported: frozenset[str]) -> None:
-    """Where the fingerprint rules out every grade of evidence: StopError on a paid route, else a line on stderr.
+    """Require that some grade of evidence is possible.
 
-    `supported` holds the endpoint's parameters: what it lacks is not asked for.
+    Where the fingerprint rules out all of them: StopError on a paid route, else a line on stderr. `supported` holds the
+    endpoint's parameters; what it lacks is not asked for.
     """
     wanted = {"logprobs": plan.sampling.logprobs, "return_token_ids": plan.sampling.return_token_ids}
-    if fingerprint is None or any(asked and name in supported for name, asked in wanted.items()):
+    if fingerprint is None or any(value and name in supported for name, value in wanted.items()):
         return
     seam = fingerprint.proven(TraitName.SEAM)
     if seam == "kept":
@@ -62,29 +60,37 @@ def require_hope(plan: Plan, fingerprint: Fingerprint | None, supported: frozens
 
 
 def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]], out: Path, ledger: Path) -> None:
-    """Raises StopError where the folder's manifest names what the ledger lacks: budget and caps would begin anew.
+    """Require that the ledger knows the folder's cost.
 
-    `spent` has requests and pico-dollars of this run by state, from the ledger.
+    Otherwise budget and caps would begin anew. `spent` has requests and pico-dollars of this run by state, from the
+    ledger. Raises StopError.
     """
     cost = manifest.result.get("cost")
     if not isinstance(cost, dict):
         return
-    named, (answers, known) = _settled(cost, out), spent.get(State.SETTLED, (0, 0))
+    try:
+        named = pico(str(cost.get("usd")))
+    except ValueError as error:
+        message = f"{out}: the manifest's cost is no amount ({error}). Give another --out DIR"
+        raise StopError(message, UNUSABLE) from error
+    answers, known = spent.get(State.SETTLED, (0, 0))
     settled = cost.get("settled_requests")
-    told = settled if isinstance(settled, int) else 0
+    named_answers = settled if isinstance(settled, int) else 0
     lost = bool(cost.get("unsettled_requests")) and not spent
-    if known < named or answers < told or lost:
+    if known < named or answers < named_answers or lost:
         raise StopError(
-            f"{out} cost ${usd_text(named)} so far in {told} answers, and {ledger} knows of ${usd_text(known)} in"
-            f" {answers}: it is not the ledger that"
-            " this run began with. Put that one back, or name its folder with DRAFTER_GATE_STATE=DIR, or give"
-            " another --out DIR",
+            f"{out} cost ${usd_text(named)} so far in {named_answers} answers, and {ledger} knows of"
+            f" ${usd_text(known)} in {answers}: it is not the ledger that this run began with. Put that one back, or"
+            " name its folder with DRAFTER_GATE_STATE=DIR, or give another --out DIR",
             UNUSABLE,
         )
 
 
 def require_unpaused(manifest: Manifest, plan: Plan) -> None:
-    """Raises StopError where the breaker paused this run and nobody has said that it may go on."""
+    """Refuse a run that the breaker paused.
+
+    Unless the user says that it may go on. Raises StopError.
+    """
     paused = manifest.result.get("paused")
     if not isinstance(paused, dict) or plan.watch.resume or paused.get("sign") in plan.watch.accepted:
         return
@@ -95,15 +101,6 @@ def require_unpaused(manifest: Manifest, plan: Plan) -> None:
     )
 
 
-def _settled(cost: Mapping[str, Json], out: Path) -> int:
-    try:
-        return pico(str(cost.get("usd")))
-    except ValueError as error:
-        raise StopError(
-            f"{out}: the manifest's cost is no amount ({error}). Give another --out DIR", UNUSABLE
-        ) from error
-
-
 def _way(plan: Plan) -> str:
     return f"{plan.route.name} {plan.route.model} ({'stream' if plan.route.stream else 'no stream'})"
 
@@ -111,13 +108,13 @@ def _way(plan: Plan) -> str:
 SHARE = 0.01
 LEAST = 50
 ENOUGH = 20
-"""Answers that a range before the run is given from."""
+"""Answers that a range before the run needs."""
 Z = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Pico-dollars from `low` to `high`, and how many answers that is from."""
+    """Pico-dollars from `low` to `high`, from `n` answers."""
 
     low: int
     high: int
@@ -130,7 +127,10 @@ class Range:
 
 @dataclass(slots=True)
 class Costs:
-    """Costs of single answers, summed as they come (Welford 1962)."""
+    """Costs of single answers, summed as they come.
+
+    By Welford (1962).
+    """
 
     n: int = 0
     mean: float = 0.0
@@ -143,14 +143,20 @@ class Costs:
         self.squares += step * (pico - self.mean)
 
     def range_for(self, rows: int) -> Range:
-        """What `rows` more answers cost at 95 %: the mean is uncertain by its sample, and each answer by itself."""
+        """Return what `rows` more answers cost, at 95 %.
+
+        The mean is uncertain by its sample, and each answer by itself.
+        """
         spread = math.sqrt(self.squares / max(self.n - 1, 1)) * math.sqrt(rows + rows * rows / max(self.n, 1))
         middle = self.mean * rows
         return Range(max(round(middle - Z * spread), 0), round(middle + Z * spread), self.n)
 
 
 def forecast(measured: Iterable[int], rows: int) -> Range | None:
-    """The range for `rows` answers like those `measured` (pico-dollars each); None where too few were."""
+    """Return the cost of `rows` answers like those `measured`.
+
+    In pico-dollars; None where too few were measured.
+    """
     costs = Costs()
     for cost in measured:
         costs.add(cost)
@@ -158,7 +164,10 @@ def forecast(measured: Iterable[int], rows: int) -> Range | None:
 
 
 class Forecast:
-    """Watches what one session's answers cost. `rows` are those without a row yet, `budget` what it may spend."""
+    """Watch the costs of one session's answers.
+
+    `rows` are those without a row yet, `budget` what may be spent on them.
+    """
 
     def __init__(self, rows: int, budget: int, *, ignored: bool = False) -> None:
         self._left = rows
@@ -168,11 +177,14 @@ class Forecast:
         self._ignored = ignored
 
     def skip(self) -> None:
-        """A row that was paid for before, or was never asked."""
+        """Count a row that cost nothing in this session."""
         self._left -= 1
 
     def see(self, pico: int) -> Trip | None:
-        """One more settled answer; the trip, where the estimate is due and the budget would not hold for the rest."""
+        """Count one more settled answer; return the trip.
+
+        It trips where the estimate is due and the budget would not hold for the rest.
+        """
         self._costs.add(pico)
         self._left -= 1
         self._budget -= pico
@@ -186,14 +198,21 @@ class Forecast:
 
 
 def better_form(route: str, model: str, known: Sequence[Fingerprint]) -> bool:
-    """True for a stream. `route` is API/PROVIDER as the user writes it."""
+    """Whether a stream lets more rows be proven.
+
+    `route` is API/PROVIDER as the user writes it. Only proven traits count. Where they do not tell the two forms apart,
+    and where neither is known, a stream is asked for, since it keeps what a body hides.
+    """
     provider = _plain(route.partition("/")[2].partition("/")[0])
     forms = {one.stream: strength(one) for one in known if one.model == model and _plain(one.provider) == provider}
     return forms.get(True, 0) >= forms.get(False, 0)
 
 
 def strength(fingerprint: Fingerprint) -> int:
-    """How much can be proven without ids: 0 nothing, 1 by counts, 2 by deltas, where more rows are."""
+    """Return how much can be proven without ids.
+
+    0 nothing, 1 by counts, 2 by deltas, where more rows are proven.
+    """
     native = fingerprint.proven(TraitName.COUNT_NATIVE) is True
     if fingerprint.proven(TraitName.SEAM) != "kept" or not native:
         return 0
@@ -201,5 +220,8 @@ def strength(fingerprint: Fingerprint) -> int:
 
 
 def _plain(name: str) -> str:
-    """Providers are written in two ways: `Moonshot AI` answers, `moonshotai` is asked."""
+    """Return a provider's name in a comparable form.
+
+    `Moonshot AI` answers, `moonshotai` is asked.
+    """
     return "".join(char for char in name.lower() if char.isalnum())

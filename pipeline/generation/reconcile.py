@@ -1,6 +1,6 @@
-"""What was really billed for requests whose cost is not known: asked of the provider, generation by generation.
+"""Ask the provider what unsettled requests really cost.
 
-Guarantees: reads only at the provider, free of charge; a request is settled only at the cost that the provider names,
+Guarantees: the provider is only read, free of charge. A request is settled only at the cost that the provider names,
 and freed only where that is nothing, upstream with the account's own key included. What the provider does not know, or
 not yet, stays as it is.
 
@@ -21,12 +21,12 @@ from enum import StrEnum
 from pipeline.base.money import pico
 from pipeline.generation.engines.catalog import fetch_generation
 from pipeline.generation.engines.openrouter import OpenRouter
-from pipeline.generation.ledger import Ledger, LedgerEntry
+from pipeline.generation.ledger import Ledger
 from pipeline.records import Json, JsonObject
 
 
 class Reconciled(StrEnum):
-    """What came of one unsettled request."""
+    """The result of asking about one unsettled request."""
 
     SETTLED = "settled"
     FREE = "billed nothing"
@@ -35,30 +35,34 @@ class Reconciled(StrEnum):
 
 
 async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Reconciled, int]:
-    """Ask about every unsettled request of one API. Raises NoAnswerError, CatalogError, LedgerError."""
+    """Ask about every unsettled request of one API.
+
+    Raises NoAnswerError, CatalogError, LedgerError.
+    """
     with ledger.transaction():
         entries = ledger.unsettled(api)
     found: Counter[Reconciled] = Counter()
     for entry in entries:
-        found[await _reconciled(client, ledger, entry)] += 1
+        if entry.answer is None or entry.answer.generation_id is None:
+            found[Reconciled.NO_ID] += 1
+            continue
+        record = await fetch_generation(client, entry.answer.generation_id)
+        cost = None if record is None else _cost(record)
+        if record is None or cost is None:
+            found[Reconciled.NOT_YET] += 1
+            continue
+        tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
+        with ledger.transaction():
+            ledger.reconcile(entry, cost, tokens)
+        found[Reconciled.SETTLED if cost else Reconciled.FREE] += 1
     return found
 
 
-async def _reconciled(client: OpenRouter, ledger: Ledger, entry: LedgerEntry) -> Reconciled:
-    if entry.answer is None or entry.answer.generation_id is None:
-        return Reconciled.NO_ID
-    record = await fetch_generation(client, entry.answer.generation_id)
-    cost = None if record is None else _cost(record)
-    if record is None or cost is None:
-        return Reconciled.NOT_YET
-    tokens = (_count(record.get("native_tokens_prompt")), _count(record.get("native_tokens_completion")))
-    with ledger.transaction():
-        ledger.reconcile(entry, cost, tokens)
-    return Reconciled.SETTLED if cost else Reconciled.FREE
-
-
 def _cost(record: JsonObject) -> int | None:
-    """Pico-dollars. Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added."""
+    """Return the cost in pico-dollars, None where unknown.
+
+    Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added.
+    """
     names = ("total_cost", "upstream_inference_cost") if record.get("is_byok") else ("total_cost",)
     costs = [_amount(record.get(name)) for name in names]
     return None if None in costs else sum(filter(None, costs))

@@ -1,21 +1,17 @@
-"""A run that is on: its parts, and how they are opened before anything is asked.
+"""The parts of a running generation, and how they open.
 
-Guarantees: the ledger and the folder are this run's alone; spilled answers are read in first; the folder is the one
-that these settings began, and a run's budget counts what its earlier sessions spent.
-
-The event log of a run: one JSON object a line, beside the shards, for programs that watch.
-
-Guarantees: lines are only added, each whole before the next and each with its time (UTC); nothing of a prompt, an
-answer's text or a key stands in it. Nothing is read back from it: the ledger and the manifest are what a run goes by.
+Guarantees: the ledger and the folder are this run's alone. Spilled answers are read in before anything is asked. The
+folder is one that these settings began, and the budget counts what earlier sessions of the run spent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -23,16 +19,17 @@ from pathlib import Path
 from typing import TextIO, TypeAlias
 
 from pipeline.base.money import pico, usd_text
+from pipeline.gate.digests import DigestError, tree_digests
 from pipeline.gate.gate import Kind, Permit, day_caps
-from pipeline.generation.backends.hosted import HostedBackend, find_endpoint, find_key_limit
+from pipeline.generation.backends.hosted import HostedBackend, client_of, find_endpoint, find_key_limit
 from pipeline.generation.backends.local import PROVIDER, LocalBackend
 from pipeline.generation.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
-from pipeline.generation.outcome import Backend
-from pipeline.generation.paid_client import UNUSABLE, PaidClient, StopError
+from pipeline.generation.outcome import UNUSABLE, Backend, StopError
+from pipeline.generation.paid_client import PaidClient
 from pipeline.generation.plan import Plan, PromptsFile, settings
 from pipeline.generation.preflight import (
     Forecast,
@@ -50,12 +47,16 @@ from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, Session
 from pipeline.shards.shards import ShardFolder
 
+EVENTS = "events.jsonl"
 Progress: TypeAlias = Callable[[Tally], None]
 
 
 @dataclass(slots=True)
 class Stop:
-    """Why the run is stopping, once it is; the first reason stands."""
+    """Whether and why a run is stopping.
+
+    The first reason stands. Each call of `ask` runs `then`.
+    """
 
     message: str | None = None
     code: int = 0
@@ -72,7 +73,7 @@ class Stop:
 
 @dataclass(slots=True)
 class Run:
-    """The parts of a run that is on."""
+    """The parts of a running generation."""
 
     plan: Plan
     permit: Permit
@@ -80,155 +81,104 @@ class Run:
     manifest: Manifest
     ledger: Ledger
     budget: Budget
-    engine: Backend
+    backend: Backend
     fingerprint: Fingerprint | None
     progress: Progress
     breaker: Breaker
     events: EventLog
     forecast: Forecast
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally
     trip: Trip | None = None
     stop: Stop = field(default_factory=Stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What every backend opens from."""
+
+    stack: AsyncExitStack
+    permit: Permit
+    plan: Plan
+    scope: PromptsFile
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What opening a backend gives."""
+
+    manifest: Manifest
+    folder: ShardFolder
+    budget: Budget
+    backend: Backend
+    fingerprint: Fingerprint | None = None
 
 
 async def begin(
     stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, root: Path, ledger_at: Path
 ) -> Run:
-    """Open ledger, engine and folder, in an order that asks nothing twice. Raises StopError."""
+    """Open ledger, backend and folder, in a safe order.
+
+    `stack` closes them. Raises StopError.
+    """
     if permit.job.kind is Kind.PROBE:
         raise StopError("a probe's permit sends the committed probes alone, and these are other prompts", UNUSABLE)
     scope = plan.scope()
     ledger = Ledger(ledger_at)
     stack.callback(ledger.close)
     read_spill(ledger)
+    start = _Start(stack, permit, plan, scope, ledger)
     if plan.route.api == "local":
-        return await _begin_local(stack, permit, plan, progress, scope, ledger)
-    if plan.route.api in SERVED_APIS:
-        return await _begin_served(stack, permit, plan, progress, scope, ledger)
-    return await _begin_hosted(stack, permit, plan, progress, scope, ledger, root)
+        opened = await _open_local(start)
+    elif plan.route.api in SERVED_APIS:
+        opened = await _open_server(start)
+    else:
+        opened = await _open_hosted(start, root)
+    return _run_of(start, opened, progress)
 
 
-async def _begin_served(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, ledger: Ledger
-) -> Run:
+async def _open_server(start: _Start) -> _Opened:
     from pipeline.generation.backends.server import ServerBackend, open_server, provenance
 
-    server = await open_server(stack, plan)
-    wanted = settings(plan, scope, None, plan.route.api) | await provenance(server.facts)
-    manifest, folder = _open(stack, permit, plan, ledger, wanted)
+    plan, ledger = start.plan, start.ledger
+    server = await open_server(start.stack, plan)
+    wanted = settings(plan, start.scope, None, plan.route.api) | await provenance(server.facts)
+    manifest, folder = _open_folder(start, wanted)
     with ledger.transaction():
         ledger.free(manifest.run)
-    budget = budget_of(permit, plan, ledger, manifest.run)
-    scribe = await stack.enter_async_context(_scribe(ledger))
-    turns = RetryingClient(PaidClient(scribe, budget, server, resend_unknown=True), plan.patience, plan.concurrency)
-    engine = ServerBackend(plan, server, turns, manifest.run)
-    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, None))
+    budget = budget_of(start.permit, plan, ledger, manifest.run)
+    writer = await start.stack.enter_async_context(LedgerWriter(ledger))
+    client = RetryingClient(PaidClient(writer, budget, server, resend_unknown=True), plan.patience, plan.concurrency)
+    return _Opened(manifest, folder, budget, ServerBackend(plan, server, client, manifest.run))
 
 
-async def _begin_local(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, ledger: Ledger
-) -> Run:
-    if plan.weights is None:
+async def _open_local(start: _Start) -> _Opened:
+    if start.plan.weights is None:
         raise StopError("the local route needs a model: give its folder with --weights DIR")
-    engine = await asyncio.to_thread(LocalBackend, plan, plan.weights)
-    manifest, folder = _open(stack, permit, plan, ledger, settings(plan, scope, None, PROVIDER))
-    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, Budget(), engine, None))
+    backend = await asyncio.to_thread(LocalBackend, start.plan, start.plan.weights)
+    manifest, folder = _open_folder(start, settings(start.plan, start.scope, None, PROVIDER))
+    return _Opened(manifest, folder, Budget(), backend)
 
 
-async def _begin_hosted(
-    stack: AsyncExitStack,
-    permit: Permit,
-    plan: Plan,
-    progress: Progress,
-    scope: PromptsFile,
-    ledger: Ledger,
-    root: Path,
-) -> Run:
-    from pipeline.generation.engines.openrouter import KeyMissingError, open_client
-
-    try:
-        opened = open_client("openrouter" if plan.route.api == "openrouter" else "emulator", plan.base_url)
-        client = await stack.enter_async_context(opened)
-    except (KeyMissingError, ValueError) as error:
-        raise StopError(str(error)) from error
+async def _open_hosted(start: _Start, root: Path) -> _Opened:
+    plan, ledger = start.plan, start.ledger
+    client = await start.stack.enter_async_context(client_of(plan))
     endpoint = await find_endpoint(client, plan)
-    fingerprint = _fingerprint(plan, endpoint.provider_name, root)
+    form = (endpoint.provider_name, plan.route.model, plan.route.stream)
+    known = committed_fingerprints(root)
+    fingerprint = next((found for found in known if (found.provider, found.model, found.stream) == form), None)
     require_fingerprint(plan, fingerprint)
     require_hope(plan, fingerprint, endpoint.supported_parameters)
-    wanted = settings(plan, scope, fingerprint, endpoint.provider_name)
-    manifest, folder = _open(stack, permit, plan, ledger, wanted)
-    budget = budget_of(permit, plan, ledger, manifest.run, await find_key_limit(client))
-    scribe = await stack.enter_async_context(_scribe(ledger))
-    engine = HostedBackend(
-        plan, endpoint, PaidClient(scribe, budget, client, resend_unknown=plan.resend_unknown), manifest.run
-    )
-    return _run(stack, permit, plan, progress, scope, (manifest, folder, ledger, budget, engine, fingerprint))
+    manifest, folder = _open_folder(start, settings(plan, start.scope, fingerprint, endpoint.provider_name))
+    budget = budget_of(start.permit, plan, ledger, manifest.run, await find_key_limit(client))
+    writer = await start.stack.enter_async_context(LedgerWriter(ledger))
+    paid_client = PaidClient(writer, budget, client, resend_unknown=plan.resend_unknown)
+    return _Opened(manifest, folder, budget, HostedBackend(plan, endpoint, paid_client, manifest.run), fingerprint)
 
 
-_Parts: TypeAlias = "tuple[Manifest, ShardFolder, Ledger, Budget, Backend, Fingerprint | None]"
-
-
-def _run(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, progress: Progress, scope: PromptsFile, parts: _Parts
-) -> Run:
-    manifest, folder, ledger, budget, engine, fingerprint = parts
-    events = EventLog(plan.out)
-    stack.callback(events.close)
-    events.write("started", run=manifest.run, route=plan.route.name, model=plan.route.model, lines=scope.lines)
-    breaker = Breaker(limits_of(plan.watch.limits), ignored=plan.watch.accepted)
-    tally = _tally(plan, scope)
-    rows = max(tally.lines - len(folder), 0)
-    left = budget_left(permit, plan, ledger, manifest.run)
-    with ledger.transaction():
-        tally.spent_pico = tally.spent_before = ledger.spent(run=manifest.run)
-    events.write("estimate", rows=rows, budget_usd=usd_text(left), text=_estimate(plan, ledger, rows))
-    forecast = Forecast(rows, left, ignored=Sign.BUDGET in plan.watch.accepted)
-    given = (plan, permit, folder, manifest, ledger, budget, engine, fingerprint, progress, breaker, events, forecast)
-    return Run(*given, tally=tally)
-
-
-def _estimate(plan: Plan, ledger: Ledger, rows: int) -> str:
-    """What the run is expected to cost, in words; said on stderr where it is asked of somebody."""
-    with ledger.transaction():
-        found = forecast(ledger.costs(plan.route), rows)
-    text = "not known: too few answers of this route are in the ledger" if found is None else found.text
-    if plan.route.api not in OWN_APIS:
-        sys.stderr.write(f"estimate for {rows} rows: {text}\n")
-    return text
-
-
-def budget_left(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> int:
-    """Pico-dollars that the run may still spend of its own budget."""
-    with ledger.transaction():
-        return max(min(plan.budget_pico, pico(permit.budget_usd)) - ledger.spent(run=run), 0)
-
-
-@asynccontextmanager
-async def _scribe(ledger: Ledger) -> AsyncIterator[LedgerWriter]:
-    scribe = LedgerWriter(ledger)
-    try:
-        yield scribe
-    finally:
-        await scribe.close()
-
-
-def _tally(plan: Plan, scope: PromptsFile) -> Tally:
-    lines = scope.lines if plan.limit is None else min(plan.limit, scope.lines)
-    return Tally(lines, scope.lines, budget_pico=plan.budget_pico)
-
-
-def _fingerprint(plan: Plan, provider: str, root: Path) -> Fingerprint | None:
-    way = (provider, plan.route.model, plan.route.stream)
-    known = committed_fingerprints(root)
-    return next((found for found in known if (found.provider, found.model, found.stream) == way), None)
-
-
-def _open(
-    stack: AsyncExitStack, permit: Permit, plan: Plan, ledger: Ledger, wanted: JsonObject
-) -> tuple[Manifest, ShardFolder]:
-    manifests.begin(plan.out, wanted)  # a folder that is not ours is left as it is, without a lock file
-    stack.callback(manifests.hold(plan.out).close)
-    manifest = manifests.begin(plan.out, wanted)
+def _open_folder(start: _Start, wanted: JsonObject) -> tuple[Manifest, ShardFolder]:
+    plan, ledger = start.plan, start.ledger
+    manifest = open_manifest(start.stack, plan.out, wanted)
     with ledger.transaction():
         require_known_cost(manifest, ledger.tally(manifest.run), plan.out, ledger.path)
     require_unpaused(manifest, plan)
@@ -237,7 +187,7 @@ def _open(
     metadata |= {"audit_sha256": audit} if audit else {}
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
     manifests.check_shards(manifest, folder.shards, plan.out)
-    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests), audit=audit)
+    session = Session(now_text(), start.permit.attestation_sha256, dict(start.permit.digests), audit=audit)
     manifest = replace(manifest, sessions=(*manifest.sessions, session), shards=tuple(folder.shards))
     manifests.write(plan.out, manifest)
     if plan.cover:
@@ -245,11 +195,49 @@ def _open(
     return manifest, folder
 
 
-def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: Decimal | None = None) -> Budget:
-    """The run's own caps, over all its sessions and never more than the permit's; the day's, and the key's.
+def open_manifest(stack: AsyncExitStack, out: Path, wanted: JsonObject) -> Manifest:
+    """Begin or resume a folder, and hold its lock."""
+    manifests.begin(out, wanted)  # a folder that is not ours is left as it is, without a lock file
+    stack.callback(manifests.hold(out).close)
+    return manifests.begin(out, wanted)
 
-    The gate looked at the day's spend before this run had the ledger's lock; here no other run can add to it.
-    `key_left`: what the key may still spend, in USD.
+
+def _run_of(start: _Start, opened: _Opened, progress: Progress) -> Run:
+    """Start the event log, and assemble the run."""
+    plan, permit, ledger, lines, run = start.plan, start.permit, start.ledger, start.scope.lines, opened.manifest.run
+    events = EventLog(plan.out)
+    start.stack.callback(events.close)
+    events.write("started", run=run, route=plan.route.name, model=plan.route.model, lines=lines)
+    breaker = Breaker(limits_of(plan.watch.limits), ignored=plan.watch.accepted)
+    tally = Tally(lines if plan.limit is None else min(plan.limit, lines), lines, budget_pico=plan.budget_pico)
+    rows = max(tally.lines - len(opened.folder), 0)
+    left = budget_left(permit, plan, ledger, run)
+    with ledger.transaction():
+        tally.spent_pico = tally.spent_before = ledger.spent(run=run)
+        costs = forecast(ledger.costs(plan.route), rows)
+    text = "not known: too few answers of this route are in the ledger" if costs is None else costs.text
+    if plan.route.api not in OWN_APIS:
+        sys.stderr.write(f"estimate for {rows} rows: {text}\n")
+    events.write("estimate", rows=rows, budget_usd=usd_text(left), text=text)
+    return Run(
+        *(plan, permit, opened.folder, opened.manifest, ledger, opened.budget, opened.backend, opened.fingerprint),
+        *(progress, breaker, events, Forecast(rows, left, ignored=Sign.BUDGET in plan.watch.accepted)),
+        tally=tally,
+    )
+
+
+def budget_left(permit: Permit, plan: Plan, ledger: Ledger, run: str) -> int:
+    """Return the pico-dollars left of the run's own budget."""
+    with ledger.transaction():
+        return max(min(plan.budget_pico, pico(permit.budget_usd)) - ledger.spent(run=run), 0)
+
+
+def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: Decimal | None = None) -> Budget:
+    """Return the caps of run, day and key.
+
+    The run's own caps hold over all its sessions and are never above the permit's. The gate looked at the day's spend
+    before this run had the ledger's lock; here no other run can add to it. `key_left` is what the key may still spend,
+    in USD.
     """
     limit, caps = min(plan.budget_pico, pico(permit.budget_usd)), plan.caps
     with ledger.transaction():
@@ -268,24 +256,46 @@ def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: De
     return Budget(*found)
 
 
-def now_text() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-EVENTS = "events.jsonl"
-
-
 class EventLog:
-    """Open for appending until `close`. Raises OSError where the disk takes no more."""
+    """A run's event log, for programs that watch.
+
+    One JSON object a line, beside the shards. Lines are only added, each whole before the next and with its time (UTC).
+    Nothing of a prompt, an answer's text or a key stands in it, and nothing is read back from it. Raises OSError where
+    the disk takes no more.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file: TextIO = (folder / EVENTS).open("a", encoding="utf-8", newline="\n", buffering=1)
 
     def write(self, event: str, **fields: Json) -> None:
-        """One line: `at`, `event`, and its fields."""
+        """Write one line: `at`, `event`, and the fields."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._file.write(json.dumps({"at": at, "event": event, **fields}, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
+
+
+@contextmanager
+def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
+    """Call `handle` at each SIGINT and SIGTERM."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def digests_at_end(root: Path) -> dict[str, str]:
+    """Return the digests of the tree, or the error."""
+    try:
+        return tree_digests(root)
+    except DigestError as error:
+        return {"error": str(error)}
+
+
+def now_text() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

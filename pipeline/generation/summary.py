@@ -1,4 +1,7 @@
-"""What a run came to, as one value: for the table, for `--json`, and for the manifest."""
+"""The result of a session, as one value.
+
+For the table, for `--json`, and for the manifest.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from pipeline.records import Json
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of this session while it runs; the folder's own counts lie in the folder.
+    """Counts of this session while it runs.
 
-    `lines` are those that the session goes through, of `in_file`; `first` is the first refusal's detail by reason.
+    The folder has counts of its own. `lines` are those that the session goes through, of `in_file`; `first` is the
+    first refusal's detail by reason.
     """
 
     lines: int = 0
@@ -36,7 +40,10 @@ class Tally:
     MOST_UNKNOWN_NAMED = 20
 
     def lose(self, row_id: str) -> None:
-        """Count a row whose request's fate is unknown; the first of them are named."""
+        """Count a row whose request may have been billed.
+
+        The first of them are named.
+        """
         self.unknown_count += 1
         if len(self.unknown) < self.MOST_UNKNOWN_NAMED:
             self.unknown.append(row_id)
@@ -44,7 +51,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The end of a session. Token counts are of accepted rows; money is of the whole run, emulated or real."""
+    """How a session ended.
+
+    Token counts are of accepted rows; money is of the whole run, emulated or real.
+    """
 
     outcome: str
     code: int
@@ -65,7 +75,7 @@ class Summary:
     paused: Mapping[str, Json] | None = None
 
     def result(self) -> dict[str, Json]:
-        """The part that the manifest keeps."""
+        """Return the part that the manifest keeps."""
         return {
             "complete": self.outcome == "complete",
             "rows": dict(self.rows),
@@ -80,14 +90,17 @@ class Summary:
         }
 
     def document(self) -> dict[str, Json]:
-        """The whole, as `--json` prints it."""
+        """Return the whole, as `--json` prints it."""
         head: dict[str, Json] = {"outcome": self.outcome, "exit": self.code, "message": self.message}
         where: dict[str, Json] = {"out": self.folder, "route": self.route, "shards": list(self.shards)}
         return head | where | self.result()
 
 
 def cost_of(tally: Mapping[State, tuple[int, int]], *, emulated: bool, budget_pico: int) -> dict[str, Json]:
-    """Money by how sure it is, as exact decimals in USD: settled, and the worst case of what is not."""
+    """Return money by how sure it is, in USD.
+
+    Exact decimals of what is settled, and the worst case of what is not.
+    """
     settled = tally.get(State.SETTLED, (0, 0))[1]
     open_states = (State.RESERVED, State.ANSWERED, State.UNKNOWN)
     unsettled = sum(tally.get(state, (0, 0))[1] for state in open_states)
@@ -102,7 +115,10 @@ def cost_of(tally: Mapping[State, tuple[int, int]], *, emulated: bool, budget_pi
 
 
 def counted_risk(rows: int, fingerprint: Fingerprint | None) -> dict[str, Json]:
-    """What the grade `counted` leaves open: how often the route re-splits at the same count, as far as measured."""
+    """Return what the grade `counted` leaves open.
+
+    That is how often the route re-splits at the same count, as far as measured.
+    """
     trait = None if fingerprint is None else fingerprint.traits.get(TraitName.SAME_COUNT_MISMATCH)
     return {
         "rows": rows,

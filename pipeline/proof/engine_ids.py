@@ -1,117 +1,55 @@
-"""The four proofs of a completion's ids, strongest first.
+"""Evidence `engine_ids` and `logprobs`: returned ids, held to the text.
 
-Guarantees: each returns ids that its evidence determines, or refuses. `by_deltas` alone may answer None: the stream's
-deltas do not close, and the weaker `by_counts` is tried, which then still has to agree with every delta's boundary.
+Guarantees: the ids lie in the format's layout, end as the answer says it ended, say what its text and its calls say,
+and are as many as were counted where the route is proven to count them. A contradiction is refused; the text shown is
+never a source of ids.
+
+The text may show less than the ids say, where engines are known to: parsers of tool calls hold back the beginning of a
+marker, stop at a marker that was written as text, or leave a section out. What is shown must still be a view of the
+ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+import json
+import re
+from collections.abc import Sequence
 
-from pipeline.formats.format import (
-    Format,
-    Headed,
-    Opener,
-    Parts,
-    closing,
-    end_ids,
-    ending,
-    is_headed,
-    opening,
-    tag_names,
-)
-from pipeline.proof.answer import (
-    Answer,
-    Reading,
-    counted,
-    end_trait,
-    is_counted,
-    readings,
-    require_text_evidence,
-    require_told_thinking,
-    says_stop,
-    shows_close,
-    texts,
-    texts_of,
-)
+from pipeline.formats.format import Format, HeadedFormat
+from pipeline.proof.answer import Answer, Proof, end_trait
 from pipeline.proof.fingerprint import TraitName
-from pipeline.proof.same_calls import around_section, require_same_calls
-from pipeline.proof.stream_deltas import is_cumulative, may_hide_bytes, spell
-from pipeline.proof.streamed import require_boundaries, require_sent_once, require_whole_end
 from pipeline.records import Evidence, Ids, Reason, RefusedError, Span, SpanKind, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Emitted ids, shape [n], what each stretch is, and why they are believed."""
-
-    ids: Ids
-    spans: tuple[Span, ...]
-    evidence: Evidence
-    detail: str = ""
-
-
-def by_engine_ids(case: Answer) -> Proof:
-    """The ids that the engine returned, if they are a completion and say what the answer's text says."""
-    ids = case.completion.token_ids or ()
-    spans = _checked_layout(case, ids, Reason.IDS_CONTRADICT)
-    lost = bool(case.completion.tool_calls) or _is_section_dropped(case, ids, spans)
-    if not _count_says_all(case, len(ids), spans, Reason.IDS_CONTRADICT) and lost:
+def by_engine_ids(answer: Answer) -> Proof:
+    """Return the ids that the engine returned."""
+    ids = answer.completion.token_ids or ()
+    spans = spans_held_to_answer(answer, ids, Reason.IDS_CONTRADICT)
+    calls_unshown = bool(answer.completion.tool_calls) or _is_section_left_out(answer, ids, spans)
+    if not is_whole_by_count(answer, len(ids), spans, Reason.IDS_CONTRADICT) and calls_unshown:
         raise RefusedError(Reason.COUNT_NOT_NATIVE, "no count says whether all ids were returned", field="usage")
-    return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(case.completion.ids_from))
+    return Proof(ids, spans, Evidence.ENGINE_IDS, ", ".join(answer.completion.ids_from))
 
 
-def _count_says_all(case: Answer, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
-    """As many tokens as were counted, or a refusal; False on a route that is not proven to count them.
+def by_logprobs(answer: Answer) -> Proof:
+    """Return the ids whose bytes `logprobs` lists.
 
-    Servers that parse tool calls in a stream were seen to return only some of the ids, and no text shows a call's.
+    Control tokens and the end token must be among them.
     """
-    if case.completion.tool_calls and all(span.kind is not SpanKind.TOOL_SECTION for span in spans):
-        raise RefusedError(contradiction, "calls were returned, and no section among the tokens", field="tool_calls")
-    total = _completion_tokens(case)
-    if case.fingerprint is not None and case.fingerprint.proven(TraitName.COUNT_NATIVE) is not True:
-        return False
-    if emitted - _uncounted(case, spans) != total:
-        message = f"{emitted} tokens were returned and {total} counted"
-        raise RefusedError(contradiction, message, field="usage.completion_tokens")
-    return True
-
-
-def _uncounted(case: Answer, spans: Sequence[Span]) -> int:
-    """How many control tokens of these spans the route is proven not to count; without a fingerprint, none.
-
-    Text that leads to one is counted as text, but for headers.
-    """
-    known = case.fingerprint
-    if known is None:
-        return 0
-    kinds = {span.kind: 1 for span in spans}
-    if is_headed(case.fmt):
-        kinds = {kind: sum(span.stop - span.start for span in spans if span.kind is kind) for kind in kinds}
-    end = TraitName.END_COUNTED_TOOLS if SpanKind.TOOL_SECTION in kinds else TraitName.END_COUNTED
-    close = TraitName.THINK_CLOSE_COUNTED
-    traits = {SpanKind.THINK_OPEN: close, SpanKind.THINK_CLOSE: close, SpanKind.END: end}
-    return sum(kinds.get(kind, 0) for kind, name in traits.items() if known.proven(name) is False)
-
-
-def by_logprobs(case: Answer) -> Proof:
-    """The ids whose bytes `logprobs` lists, control tokens and end token among them."""
-    entries = case.completion.logprobs or ()
-    ids = tuple(_id_of_entry(case.fmt, entry, position) for position, entry in enumerate(entries))
-    if case.ended and not end_ids(case.fmt).intersection(ids[-1:]):
+    entries = answer.completion.logprobs or ()
+    ids = tuple(_id_of_entry(answer.fmt, entry, position) for position, entry in enumerate(entries))
+    if answer.ended and not answer.fmt.end_ids.intersection(ids[-1:]):
         raise RefusedError(Reason.LOGPROBS_HOLE, "logprobs do not list the end token", field="logprobs")
-    spans = _checked_layout(case, ids, Reason.LOGPROBS_CONTRADICT)
-    _count_says_all(case, len(ids), spans, Reason.LOGPROBS_CONTRADICT)
+    spans = spans_held_to_answer(answer, ids, Reason.LOGPROBS_CONTRADICT)
+    is_whole_by_count(answer, len(ids), spans, Reason.LOGPROBS_CONTRADICT)
     return Proof(ids, spans, Evidence.LOGPROBS)
 
 
 def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
+    """Return the token that is exactly an entry's bytes."""
     if entry.data is None:
-        raise RefusedError(
-            Reason.LOGPROBS_HOLE, f"entry {position} has no bytes", field="logprobs", token_position=position
-        )
+        message = f"entry {position} has no bytes"
+        raise RefusedError(Reason.LOGPROBS_HOLE, message, field="logprobs", token_position=position)
     token = fmt.tokenizer.id_of_bytes(entry.data)
     if token is None:
         token = fmt.tokenizer.control_of_bytes(entry.data)
@@ -121,270 +59,196 @@ def _id_of_entry(fmt: Format, entry: TokenLogprob, position: int) -> int:
     return token
 
 
-def _checked_layout(case: Answer, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
-    """The spans of ids that lie in the layout, end as the answer says it ended, and say what its text says."""
-    spans = _spans(case, ids, "token_ids" if contradiction is Reason.IDS_CONTRADICT else "logprobs")
-    if bool(end_ids(case.fmt).intersection(ids[-1:])) != case.ended:
-        message = (
-            f"finish_reason {case.completion.finish_reason}, but the end token is {'absent' if case.ended else 'there'}"
-        )
+def spans_held_to_answer(answer: Answer, ids: Ids, contradiction: Reason) -> tuple[Span, ...]:
+    """Return the spans of ids that fit the answer.
+
+    RefusedError(contradiction) where they do not end or say what the answer says.
+    """
+    try:
+        spans = answer.fmt.layout(ids, thinking=answer.prompt.thinking)
+    except RefusedError as error:
+        raise error.inside("token_ids" if contradiction is Reason.IDS_CONTRADICT else "logprobs") from None
+    if bool(answer.fmt.end_ids.intersection(ids[-1:])) != answer.ended:
+        end = "absent" if answer.ended else "there"
+        message = f"finish_reason {answer.completion.finish_reason}, but the end token is {end}"
         raise RefusedError(contradiction, message, field="finish_reason")
-    said = _said(case, ids, spans)
-    for name, true, shown in zip(("reasoning", "content"), said, texts(case.completion), strict=True):
-        if not _agrees(case, true, shown) and not (name == "content" and _is_cut(case, true, shown, ids, spans)):
-            at = _parting(true, shown)
-            message = f"{name} is {shown[at : at + 60]!r} from character {at} on, the ids say {true[at : at + 60]!r}"
-            raise RefusedError(contradiction, message, field=name, char_offset=at)
-    if case.completion.tool_calls:
-        require_same_calls(case, ids, spans, contradiction)
+    require_same_texts(answer, ids, spans, contradiction)
+    if answer.completion.tool_calls:
+        require_same_calls(answer, ids, contradiction)
     return spans
 
 
-def _spans(case: Answer, ids: Ids, listed: str) -> tuple[Span, ...]:
-    try:
-        return case.fmt.layout(ids, thinking=case.prompt.thinking)
-    except RefusedError as error:
-        raise error.inside(listed) from None
+def is_whole_by_count(answer: Answer, emitted: int, spans: Sequence[Span], contradiction: Reason) -> bool:
+    """Return whether a count proves that all ids came.
 
-
-def _parting(true: str, shown: str) -> int:
-    """The first character in which the two differ."""
-    pairs = enumerate(zip(true, shown, strict=False))
-    return next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(true), len(shown)))
-
-
-def _said(case: Answer, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
-    """Reasoning and content as text; bytes that are no UTF-8 (a cut character) as U+FFFD.
-
-    The content is what stands before the section where the calls came parsed, and all of it with markers where not.
-    Where headers make an answer, a call is never in a text, and servers join messages as they are or with a line feed.
+    RefusedError(contradiction) where it says another number. Servers that parse tool calls in a stream were seen to
+    return only some of the ids, and no text shows a call's.
     """
-    if isinstance(case.fmt, Headed):
-        reasoning, content = map(_as_shown, case.fmt.texts_in(ids), texts(case.completion))
-        return reasoning, content
-    section = next((span.start for span in spans if span.kind is SpanKind.TOOL_SECTION), len(ids))
-    shown = {SpanKind.CONTENT} if case.completion.tool_calls else {SpanKind.CONTENT, SpanKind.TOOL_SECTION}
-    before = [span for span in spans if span.start < section or not case.completion.tool_calls]
-
-    unshown = _unshown(case)
-
-    def text(kinds: set[SpanKind], among: Sequence[Span]) -> str:
-        chosen = [token for span in among if span.kind in kinds for token in ids[span.start : span.stop]]
-        kept = [token for token in chosen if token not in unshown] if unshown else chosen
-        return case.fmt.tokenizer.decode_bytes(kept).decode("utf-8", errors="replace")
-
-    content = text(shown, before)
-    tag_begun = bool(tag_names(case.fmt)) and section < len(ids) and bool(case.completion.tool_calls)
-    return text({SpanKind.REASONING}, spans), content.removesuffix("<") if tag_begun else content
-
-
-def _unshown(case: Answer) -> frozenset[int]:
-    """The one marker of a family that writes its tags as text, where the answer's text came without it."""
-    markers = case.fmt.tool_markers() if tag_names(case.fmt) else {}
-    return frozenset(token for name, token in markers.items() if name not in texts(case.completion)[1])
-
-
-def _as_shown(said: Sequence[str], shown: str) -> str:
-    """The messages as one text, joined as the text shown is: by nothing, or a line each, empty ones or not."""
-    lines = ["\n".join(said), "\n".join(filter(None, said))]
-    return shown if shown in lines else "".join(said)
-
-
-def _is_cut_at_marker(case: Answer, true: str, shown: str) -> bool:
-    """A parser that reads text takes a marker that was written as text for the section's own."""
-    if not case.completion.tool_calls:
+    if answer.completion.tool_calls and all(span.kind is not SpanKind.TOOL_SECTION for span in spans):
+        raise RefusedError(contradiction, "calls were returned, and no section among the tokens", field="tool_calls")
+    total = answer.completion_tokens
+    if answer.fingerprint is not None and answer.proven(TraitName.COUNT_NATIVE) is not True:
         return False
-    first = min((true.find(marker) for marker in case.fmt.tool_markers() if marker in true), default=len(true))
-    return _agrees(case, true[:first], shown)
+    if emitted - _uncounted(answer, spans) != total:
+        message = f"{emitted} tokens were returned and {total} counted"
+        raise RefusedError(contradiction, message, field="usage.completion_tokens")
+    return True
 
 
-def _is_cut(case: Answer, true: str, shown: str, ids: Ids, spans: Sequence[Span]) -> bool:
-    """Whether a parser of calls left out the rest of the content, or the section in the middle of it.
+def _uncounted(answer: Answer, spans: Sequence[Span]) -> int:
+    """Count the control tokens that the route leaves uncounted.
 
-    It holds back, and may never send, what a marker could begin with.
+    0 without a fingerprint. Text that leads to a control token is counted as text, unless it is a header.
     """
-    held = true.removeprefix(shown) if true.startswith(shown) else ""
-    if len(held) > 1 and any(marker.startswith(held) for marker in case.fmt.tool_markers()):
-        return True
-    return _is_cut_at_marker(case, true, shown) or _is_section_dropped(case, ids, spans)
+    kinds = {span.kind: 1 for span in spans}
+    if answer.fmt.is_headed:
+        kinds = {kind: sum(span.stop - span.start for span in spans if span.kind is kind) for kind in kinds}
+    traits = {
+        SpanKind.THINK_OPEN: TraitName.THINK_CLOSE_COUNTED,
+        SpanKind.THINK_CLOSE: TraitName.THINK_CLOSE_COUNTED,
+        SpanKind.END: end_trait(has_calls=SpanKind.TOOL_SECTION in kinds),
+    }
+    return sum(kinds.get(kind, 0) for kind, name in traits.items() if answer.proven(name) is False)
 
 
-def _is_section_dropped(case: Answer, ids: Ids, spans: Sequence[Span]) -> bool:
-    shown = texts(case.completion)[1]
-    return any(_agrees(case, text, shown) for text in around_section(case, ids, spans))
+# The ids beside the text
 
 
-def _agrees(case: Answer, true: str, shown: str) -> bool:
-    """Whether the text shown can be a view of the true text; the ids are never taken from the text shown.
+def require_same_texts(answer: Answer, ids: Ids, spans: Sequence[Span], contradiction: Reason) -> None:
+    """Refuse a text that is no view of the ids."""
+    true_texts = _texts_of_ids(answer, ids, spans)
+    for (name, shown), true in zip(answer.texts, true_texts, strict=True):
+        if _agrees(answer, true, shown) or (name == "content" and _is_cut_by_parser(answer, true, ids, spans)):
+            continue
+        pairs = enumerate(zip(true, shown, strict=False))
+        at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(true), len(shown)))
+        message = f"{name} is {shown[at : at + 60]!r} from character {at} on, the ids say {true[at : at + 60]!r}"
+        raise RefusedError(contradiction, message, field=name, char_offset=at)
 
-    Exact where the route keeps white space, else up to white space.
+
+def _texts_of_ids(answer: Answer, ids: Ids, spans: Sequence[Span]) -> tuple[str, str]:
+    """Return reasoning and content as the ids say them.
+
+    Bytes that are not UTF-8 (a cut character) become U+FFFD. Where calls came parsed, the content ends before the
+    section; otherwise it is all of it, with its markers. Behind headers a call is never in a text.
     """
-    if not case.ended:
-        true = true.rstrip("\ufffd")
-        shown = shown.rstrip("\ufffd")
-    kept = case.fingerprint is None or case.fingerprint.proven(TraitName.SEAM) in ("kept", None)
+    if isinstance(answer.fmt, HeadedFormat):
+        reasoning, content = answer.fmt.texts_in(ids)
+        return _joined_as_shown(reasoning, answer.reasoning), _joined_as_shown(content, answer.content)
+    parsed = bool(answer.completion.tool_calls)
+    section = _section_start(spans, len(ids))
+    reasoning_text = _text_of(answer, ids, [span for span in spans if span.kind is SpanKind.REASONING])
+    if parsed:
+        said = [span for span in spans if span.kind is SpanKind.CONTENT and span.start < section]
+    else:
+        said = [span for span in spans if span.kind in (SpanKind.CONTENT, SpanKind.TOOL_SECTION)]
+    content_text = _text_of(answer, ids, said)
+    if parsed and answer.fmt.tag_names and section < len(ids):
+        content_text = content_text.removesuffix("<")  # a tag's text begins before its marker
+    return reasoning_text, content_text
+
+
+def _section_start(spans: Sequence[Span], default: int) -> int:
+    return next((span.start for span in spans if span.kind is SpanKind.TOOL_SECTION), default)
+
+
+def _text_of(answer: Answer, ids: Ids, spans: Sequence[Span]) -> str:
+    """Return the text of these spans.
+
+    The one marker of a family that writes its tags as text is left out where the answer's text came without it.
+    """
+    tokens = [token for span in spans for token in ids[span.start : span.stop]]
+    if answer.fmt.tag_names:
+        unshown = {token for name, token in answer.markers.items() if name not in answer.content}
+        tokens = [token for token in tokens if token not in unshown]
+    return answer.fmt.tokenizer.decode_bytes(tokens).decode("utf-8", errors="replace")
+
+
+def _joined_as_shown(messages: Sequence[str], shown: str) -> str:
+    """Return the messages joined as the server joins them.
+
+    By nothing, or a line each, with empty ones or without.
+    """
+    lines = ["\n".join(messages), "\n".join(filter(None, messages))]
+    return shown if shown in lines else "".join(messages)
+
+
+def _agrees(answer: Answer, true: str, shown: str) -> bool:
+    """Return whether the shown text can be the true one.
+
+    Exactly where the route keeps white space, otherwise up to white space. A cut may lose half a character.
+    """
+    if not answer.ended:
+        true, shown = true.rstrip("\ufffd"), shown.rstrip("\ufffd")
+    kept = answer.proven(TraitName.SEAM) in ("kept", None)
     return true == shown if kept else "".join(true.split()) == "".join(shown.split())
 
 
-def by_deltas(case: Answer) -> Proof | None:
-    """The ids that the stream's deltas spell one by one; None where they are not tokens or do not close the count.
+def _is_cut_by_parser(answer: Answer, true: str, ids: Ids, spans: Sequence[Span]) -> bool:
+    """Return whether a tool parser may have cut the content.
 
-    A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning shows that it was: only
-    the count tells of it, so such an answer is `counted`.
+    It holds back, and may never send, what a marker could begin with. A parser that reads text takes a marker that was
+    written as text for the section's own. Or it leaves out the section in the middle.
     """
-    if case.completion.deltas is None or case.completion.tool_calls:
-        return None
-    known = case.fingerprint
-    if known is None or known.proven(TraitName.DELTAS) != "tokens" or known.proven(TraitName.COUNT_NATIVE) is not True:
-        return None
-    require_text_evidence(case)
-    shown = [texts_of(case.completion, name) for name in ("reasoning", "content")]
-    if any(map(is_cumulative, shown)):
-        return None
-    if any(may_hide_bytes(case.fmt.tokenizer, text) for field in shown for text in _last_deltas(case, field)):
-        return None
-    total = _completion_tokens(case)
-    for parts, ids in _delta_layouts(case, *shown):
-        if counted(case, parts, len(ids)) == total:
-            _require_limit(case, parts, total)
-            require_told_thinking(case, reasoning=bool(shown[0]), first="".join(shown[1]) or None)
-            untold = case.opener is Opener.MODEL and parts.reasoning is not None
-            evidence = Evidence.COUNTED if untold else Evidence.STREAM_DELTAS
-            return Proof(ids, case.fmt.layout(ids, thinking=case.prompt.thinking), evidence)
-    return None
+    shown = answer.content
+    held = true.removeprefix(shown) if true.startswith(shown) else ""
+    if len(held) > 1 and any(marker.startswith(held) for marker in answer.markers):
+        return True
+    if answer.completion.tool_calls:
+        first = min((true.find(marker) for marker in answer.markers if marker in true), default=len(true))
+        if _agrees(answer, true[:first], shown):
+            return True
+    return _is_section_left_out(answer, ids, spans)
 
 
-def _last_deltas(case: Answer, shown: Sequence[str]) -> Iterator[str]:
-    """Each delta of a field that a control token follows, or nothing: what it holds back is never sent."""
-    markers = case.fmt.tool_markers()
-    if not markers.keys().isdisjoint(shown):
-        yield from (before for before, after in pairwise(shown) if after in markers)
-    yield from shown[-1:]
+def _is_section_left_out(answer: Answer, ids: Ids, spans: Sequence[Span]) -> bool:
+    """Return whether the content lacks just a tool section.
 
-
-def _delta_layouts(case: Answer, thought: Sequence[str], told: Sequence[str]) -> Iterator[tuple[Parts, Ids]]:
-    raw = case.fingerprint is not None and case.fingerprint.proven(TraitName.MARKERS) == "raw"
-    markers = case.fmt.tool_markers() if raw else {}
-    reasoning = spell(case.fmt.tokenizer, thought, {})
-    body = spell(case.fmt.tokenizer, told, markers)
-    if reasoning is None or body is None:
-        return
-    controls = frozenset(markers.values())
-    marked = () if controls.isdisjoint(body) else tuple(token for token in body if token in controls)
-    end = (ending(case.fmt, marked),) if case.ended else ()
-    if case.opener is Opener.NOBODY or (case.opener is Opener.MODEL and not reasoning):
-        if is_headed(case.fmt):
-            return
-        yield Parts(None, think_closed=False, body=marked, ended=case.ended), (*body, *end)
-        return
-    begin = opening(case.fmt) if case.opener is Opener.MODEL else ()
-    close = closing(case.fmt)
-    if shows_close(case, bool(reasoning), bool(body)):
-        yield Parts("", think_closed=True, body=marked, ended=case.ended), (*begin, *reasoning, *close, *body, *end)
-    elif not body and not case.ended:
-        yield Parts("", think_closed=False, body=(), ended=False), (*begin, *reasoning)
-
-
-def by_counts(case: Answer) -> Proof:
-    """The canonical ids of the one reading whose length the provider's own count equals.
-
-    A re-split of the same length passes this; the route's `same_count_mismatch` says how often.
+    It is either what stands before the section, or that with what follows. SGLang leaves out a section that was cut and
+    streams the text after one; vLLM leaves out one for which nobody sent `tools`.
     """
-    require_text_evidence(case)
-    if case.trait(TraitName.COUNT_NATIVE) is not True:
-        raise RefusedError(Reason.COUNT_NOT_NATIVE, "completion_tokens may be counted from the text", field="usage")
-    total = _completion_tokens(case)
-    require_whole_end(case)
-    found = readings(case)
-    closing = [reading for reading in found if reading.count == total]
-    if len(closing) != 1:
-        raise _not_one(case, found, closing, total)
-    reading = closing[0]
-    if reading.leaked:
-        body = reading.parts.body
-        at = _offset(case.fmt, body, next(i for i, piece in enumerate(body) if isinstance(piece, int)))
-        message = "the count closes only with tool markers as control tokens"
-        raise RefusedError(Reason.LEAKED_CONTROL, message, field="content", char_offset=at)
-    if reading.unseen:
-        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, "only the count tells of a <think> or </think>", field="content")
-    first = next(iter(reading.parts.body), None)
-    require_told_thinking(case, reasoning=bool(reading.parts.reasoning), first=first)
-    _require_limit(case, reading.parts, total)
-    _require_no_mixed_marker(case, reading, total)
-    require_sent_once(case, total)
-    require_boundaries(case, reading.assembled.ids, reading.assembled.spans)
-    return Proof(reading.assembled.ids, reading.assembled.spans, Evidence.COUNTED)
+    section = _section_start(spans, -1)
+    if section < 0 or not answer.fmt.calls_as_text:
+        return False
+    around = [span for span in spans if span.kind is SpanKind.CONTENT]
+    before = [span for span in around if span.start < section]
+    return any(_agrees(answer, _text_of(answer, ids, chosen), answer.content) for chosen in (before, around))
 
 
-def _completion_tokens(case: Answer) -> int:
-    usage = case.completion.usage
-    if usage is None or usage.completion_tokens is None:
-        raise RefusedError(Reason.USAGE_MISSING, "usage.completion_tokens is absent", field="usage.completion_tokens")
-    return usage.completion_tokens
+# The ids beside parsed calls
 
 
-def _require_limit(case: Answer, parts: Parts, total: int) -> None:
-    """A cut is at max_tokens, nothing is past it, and a stop at just max_tokens leaves an uncounted end token open."""
-    if case.max_tokens is None:
-        _require_told_end(case, parts)
+def require_same_calls(answer: Answer, ids: Ids, contradiction: Reason) -> None:
+    """Refuse calls that are not those of the ids.
+
+    As many, of the same names in the same order, with arguments that are the same JSON; of an answer that was cut, the
+    last call as far as it came. How a provider names or writes a call anew does not matter where ids are given. Not
+    judged where the ids do not show what a parser makes of them: the count and the section are checked there.
+    """
+    emitted = answer.fmt.calls_in(ids)
+    if emitted is None:
         return
-    if total > case.max_tokens or (not case.ended and total != case.max_tokens):
-        message = f"{total} tokens, the limit is {case.max_tokens}, finish_reason {case.completion.finish_reason}"
-        raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="finish_reason")
-    if case.ended and total == case.max_tokens and case.trait(end_trait(parts)) is False:
-        raise RefusedError(
-            Reason.AMBIGUOUS_LAYOUT, f"stopped at just the limit of {total} tokens", field="finish_reason"
-        )
+    shown = answer.completion.tool_calls
+    if not answer.ended and len(shown) == len(emitted) + 1:
+        cut, came = answer.fmt.cut_call_in(ids), shown[-1].arguments
+        if cut is not None and cut[1].startswith(came):
+            emitted = [*emitted, (cut[0], came)]
+    if len(shown) != len(emitted):
+        message = f"{len(shown)} calls came, the ids hold {len(emitted)}"
+        raise RefusedError(contradiction, message, field="tool_calls")
+    for call, (identity, text) in zip(shown, emitted, strict=True):
+        # `functions.NAME:INDEX`, as the model writes it, with white space that parsers strip.
+        name = re.sub(r":\d+$", "", identity.strip()).removeprefix("functions.")
+        if name != call.name or not _is_same_json(call.arguments, text):
+            message = f"call {call.name}({call.arguments[:40]}) came, the ids say {identity}({text[:40]})"
+            raise RefusedError(contradiction, message, field="tool_calls")
 
 
-def _require_told_end(case: Answer, parts: Parts) -> None:
-    """Where no count tells of the end token, a cut that calls itself a stop is seen by the limit or natively."""
-    if case.ended and not says_stop(case.completion) and not is_counted(case, end_trait(parts)):
-        message = "the end token is not counted; neither a native_finish_reason that says stop nor max_tokens is known"
-        raise RefusedError(Reason.FINISH_UNKNOWN, message, field="native_finish_reason")
-
-
-def _not_one(case: Answer, found: Sequence[Reading], closing: Sequence[Reading], total: int) -> RefusedError:
-    if len(closing) > 1:
-        marked = any(isinstance(piece, int) for reading in closing for piece in reading.parts.body)
-        reason = Reason.AMBIGUOUS_MARKER if marked else Reason.AMBIGUOUS_LAYOUT
-        return RefusedError(reason, f"{len(closing)} readings have {total} tokens", field="usage.completion_tokens")
-    if not any(texts(case.completion)) and not case.completion.tool_calls:
-        message = f"{total} tokens were counted and nothing was delivered"
-        return RefusedError(Reason.EMPTY_ANSWER, message, field="content")
-    counts = ", ".join(str(reading.count) for reading in found if reading.count >= 0)
-    message = f"rebuilt {counts or 'nothing'} tokens, the provider counted {total}"
-    return RefusedError(Reason.COUNT_MISMATCH, message, field="usage.completion_tokens")
-
-
-def _require_no_mixed_marker(case: Answer, reading: Reading, total: int) -> None:
-    """No reading with only some markers as control tokens may close the count too (each marker alone is tried)."""
-    body = reading.parts.body
-    for position, piece in enumerate(body):
-        if isinstance(piece, int):
-            flipped = _as_text(case.fmt, body, position)
-            length = len(reading.assembled.ids) - _length(case.fmt, body) + _length(case.fmt, flipped)
-            if counted(case, reading.parts, length) == total:
-                message = f"the marker at piece {position} closes the count as text too"
-                at = _offset(case.fmt, body, position)
-                raise RefusedError(Reason.AMBIGUOUS_MARKER, message, field="content", char_offset=at)
-
-
-def _offset(fmt: Format, body: Sequence[str | int], position: int) -> int:
-    """The character at which a piece of the body begins in its text."""
-    names = (piece if isinstance(piece, str) else fmt.tokenizer.name_of(piece) or "" for piece in body[:position])
-    return sum(map(len, names))
-
-
-def _as_text(fmt: Format, body: Sequence[str | int], position: int) -> tuple[str | int, ...]:
-    """The body with one control token spelled as text and joined to the text beside it."""
-    name = fmt.tokenizer.name_of(int(body[position])) or ""
-    before = body[position - 1] if position and isinstance(body[position - 1], str) else ""
-    after = body[position + 1] if position + 1 < len(body) and isinstance(body[position + 1], str) else ""
-    head = body[: position - 1] if before else body[:position]
-    tail = body[position + 2 :] if after else body[position + 1 :]
-    return (*head, f"{before}{name}{after}", *tail)
-
-
-def _length(fmt: Format, body: Sequence[str | int]) -> int:
-    return sum(1 if isinstance(piece, int) else len(fmt.tokenizer.encode(piece)) for piece in body)
+def _is_same_json(shown: str, emitted: str) -> bool:
+    if not emitted.strip():
+        return shown.strip() in ("", "{}")  # engines say {} where no arguments came
+    try:
+        # NaN is not equal to itself, its name is.
+        return bool(json.loads(shown, parse_constant=str) == json.loads(emitted, parse_constant=str))
+    except (ValueError, RecursionError):
+        return shown.strip() == emitted.strip()

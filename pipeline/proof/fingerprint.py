@@ -1,4 +1,4 @@
-"""Routes and their fingerprints: what a route does to text, trait by trait, and whether that is proven.
+"""A route's fingerprint: its traits, and whether each is proven.
 
 Guarantees: only a proven trait is ever used; an unproven or absent one is a Refusal (`route_unproven`). A fingerprint
 holds for one provider, one model and one of streamed or not, and is never borrowed from a neighbour.
@@ -18,7 +18,7 @@ from pipeline.records import Completion, Json, Reason, RefusedError
 
 
 class TraitName(StrEnum):
-    """What is measured of a route; the values each can take are in `MEANINGS`."""
+    """What is measured of a route; `MEANINGS` has the values."""
 
     END_COUNTED = "end_token_counted"
     END_COUNTED_TOOLS = "end_token_counted_tools"
@@ -76,7 +76,7 @@ class FingerprintError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """One measured trait: its value, on how many answers, and whether that proves it."""
+    """One measured trait: its value, on `n` answers."""
 
     value: Json
     n: int
@@ -93,12 +93,15 @@ class Fingerprint:
     traits: Mapping[str, Trait]
 
     def proven(self, name: TraitName) -> Json:
-        """The value of a proven trait, None where it is not proven."""
+        """Return a proven trait's value, otherwise None."""
         trait = self.traits.get(name)
         return trait.value if trait is not None and trait.proven else None
 
     def require(self, name: TraitName) -> Json:
-        """The value of a proven trait; RefusedError(ROUTE_UNPROVEN) names the trait otherwise."""
+        """Return a proven trait's value.
+
+        RefusedError(ROUTE_UNPROVEN) names the trait otherwise.
+        """
         value = self.proven(name)
         if value is None:
             trait = self.traits.get(name)
@@ -108,7 +111,10 @@ class Fingerprint:
         return value
 
     def is_of(self, completion: Completion) -> bool:
-        """Whether the answer came this way; a model may carry its release date (`kimi-k2.5-0127`) after the slug."""
+        """Return whether the answer came this way.
+
+        A model may carry its release date (`kimi-k2.5-0127`) after the slug.
+        """
         return (
             completion.provider == self.provider
             and (completion.deltas is not None) == self.stream
@@ -117,13 +123,14 @@ class Fingerprint:
         )
 
 
-def is_model(asked: str, told: str) -> bool:
-    """Whether an answer of the model `told` is one of the model `asked`: a release date may follow the slug.
+def is_model(requested: str, answered: str) -> bool:
+    """Return whether `answered` is the model `requested`.
 
-    A few slugs that end like a date name models of their own, released beside the one without it.
+    A release date may follow the slug. A few slugs that end like a date name models of their own, released beside the
+    one without it.
     """
-    own = told.rpartition("/")[2].partition(":")[0] in OWN_DATES
-    return told == asked or (not own and _dated(asked).fullmatch(told) is not None)
+    own = answered.rpartition("/")[2].partition(":")[0] in OWN_DATES
+    return answered == requested or (not own and _dated(requested).fullmatch(answered) is not None)
 
 
 OWN_DATES = frozenset(
@@ -166,7 +173,10 @@ _FLAGS = {
 
 
 def _is_value(name: str, value: Json) -> bool:
-    """Whether a proven trait of this name can have this value; traits that nothing here reads may have any."""
+    """Return whether a proven trait can have this value.
+
+    Traits that nothing here reads may have any.
+    """
     if name in _FLAGS:
         return isinstance(value, bool)
     if name in (TraitName.PROMPT_PREFIX, TraitName.PROMPT_PREFIX_TOOLS):
@@ -175,7 +185,10 @@ def _is_value(name: str, value: Json) -> bool:
 
 
 def read_fingerprints(path: Path) -> list[Fingerprint]:
-    """The fingerprints of a JSONL file: one trait a line, `provider, model, stream, trait, value, n, proven`."""
+    """Read the fingerprints of a JSONL file.
+
+    One trait a line: `provider, model, stream, trait, value, n, proven`.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -212,7 +225,7 @@ def _grouped(lines: Iterable[tuple[tuple[str, str, bool], str, Trait]]) -> Itera
 
 
 def committed_fingerprints(root: Path) -> list[Fingerprint]:
-    """Every fingerprint under `goldens/fingerprints/`."""
+    """Return every fingerprint under `goldens/fingerprints/`."""
     return [
         found
         for path in sorted((root / "goldens" / "fingerprints").glob("*.jsonl"))
@@ -221,7 +234,10 @@ def committed_fingerprints(root: Path) -> list[Fingerprint]:
 
 
 def fingerprint_of(completion: Completion, known: Iterable[Fingerprint]) -> Fingerprint:
-    """The fingerprint of the answer's route; RefusedError(ROUTE_UNPROVEN) where none is known."""
+    """Return the fingerprint of the answer's route.
+
+    RefusedError(ROUTE_UNPROVEN) where none is known.
+    """
     for fingerprint in known:
         if fingerprint.is_of(completion):
             return fingerprint
@@ -231,6 +247,6 @@ def fingerprint_of(completion: Completion, known: Iterable[Fingerprint]) -> Fing
 
 
 def file_name(fingerprint: Fingerprint) -> str:
-    """The name of a committed fingerprint's file."""
+    """Return the name of a committed fingerprint's file."""
     model = fingerprint.model.replace("/", "--")
     return f"{fingerprint.provider.lower()}--{model}--{'stream' if fingerprint.stream else 'json'}.jsonl"

@@ -1,6 +1,6 @@
-"""Where in a prompt or an answer a text stands, for refusals that only know the text.
+"""The place of a text, for refusals without one.
 
-Guarantees: nothing is decided here. A refusal keeps its reason and its words, and learns the field and the character.
+Guarantees: nothing is decided here. A refusal keeps its reason and its words, and gains the field and the character.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipeline.base.prompts import texts_of
-from pipeline.formats.format import Format, untold
+from pipeline.formats.format import Format
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
 
 
 def rendered(fmt: Format, prompt: Prompt) -> Ids:
-    """The prompt's ids; a refusal of one of its texts names the message, the field and the character."""
+    """Return the prompt's ids.
+
+    A refusal of one of its texts names the message, the field and the character.
+    """
     try:
         return fmt.render(prompt)
     except RefusedError as error:
@@ -22,11 +25,12 @@ def rendered(fmt: Format, prompt: Prompt) -> Ids:
 
 
 def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
-    """The refusal of a prompt that no count tells from another reading: it spells a control token, or is `untold`.
+    """Return the refusal of a prompt that has several readings.
 
-    It has the place of the first spelling that one text holds.
+    No count tells them apart where the prompt spells a control token, or is ambiguous (`Format.ambiguity`). The refusal
+    has the place of the first spelling that one text holds.
     """
-    if (why := untold(fmt, prompt)) is not None:
+    if (why := fmt.ambiguity(prompt)) is not None:
         return Refusal(Reason.PROMPT_UNSUPPORTED, why, field="tools")
     spelled = fmt.special_text(prompt)
     if spelled is None:
@@ -39,7 +43,7 @@ def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
 
 
 def in_answer(error: RefusedError, fmt: Format, completion: Completion) -> RefusedError:
-    """The refusal of one of the answer's texts, with its field and the character."""
+    """Return the refusal with its field and character."""
     texts = [("reasoning", completion.reasoning or ""), ("content", completion.content or "")]
     texts += [(f"tool_calls[{n}].arguments", call.arguments) for n, call in enumerate(completion.tool_calls)]
     return _located(error, fmt, iter(texts), "content")

@@ -1,4 +1,4 @@
-"""Ids that the engine returned, as the oracle of our own rebuild from the same answer's text.
+"""The oracle: our rebuild from text beside returned ids.
 
 Guarantees: the rebuild sees no returned id and no logprob, only what every hosted API shows. A refusal is neither a
 match nor a mismatch, and is counted apart. A mismatch does not touch the row, whose ids are the engine's.
@@ -19,18 +19,21 @@ EQUAL, DIFFERS, REFUSED = "equal", "differs", "refused"
 
 
 def shown_only(completion: Completion) -> Completion:
-    """The answer as an API shows it that returns neither ids nor logprobs."""
+    """Return the answer without ids and logprobs."""
     return replace(completion, token_ids=None, prompt_ids=None, ids_from=(), logprobs=None)
 
 
 def judged(
-    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], asked: Expected
+    row: TokenRow, prompt: Prompt, completion: Completion, fmt: Format, known: Sequence[Fingerprint], expected: Expected
 ) -> str:
-    """`equal:EVIDENCE`, `differs:EVIDENCE` or `refused:REASON`: the rebuild from text beside `row`, which has ids."""
+    """Return the verdict on the rebuild from text.
+
+    `equal:EVIDENCE`, `differs:EVIDENCE` or `refused:REASON`. `row` has the engine's ids.
+    """
     shown = shown_only(completion)
     rebuilt: TokenRow | Refusal
     try:
-        rebuilt = reconstruct(prompt, shown, fmt, fingerprint_of(shown, known), asked)
+        rebuilt = reconstruct(prompt, shown, fmt, fingerprint_of(shown, known), expected)
     except RefusedError as error:
         rebuilt = error.refusal
     if isinstance(rebuilt, Refusal):
@@ -41,18 +44,21 @@ def judged(
 
 @dataclass(slots=True)
 class OracleTally:
-    """Verdicts, counted."""
+    """Counted verdicts."""
 
-    seen: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
 
     def note(self, results: Iterable[Mapping[str, object]]) -> None:
-        """The verdicts of these results."""
-        self.seen.update(verdict for result in results if isinstance(verdict := result.get("oracle"), str))
+        """Count the verdicts of these results."""
+        self.verdicts.update(verdict for result in results if isinstance(verdict := result.get("oracle"), str))
 
     def rates(self) -> dict[str, tuple[int, int]]:
-        """Exact matches and rebuilds, by the evidence that the rebuild would have given."""
+        """Return exact matches and rebuilds.
+
+        By the evidence that the rebuild would have given.
+        """
         rebuilt: dict[str, tuple[int, int]] = {}
-        for verdict, count in sorted(self.seen.items()):
+        for verdict, count in sorted(self.verdicts.items()):
             result, _, why = verdict.partition(":")
             if result != REFUSED:
                 equal, total = rebuilt.get(why, (0, 0))
@@ -60,17 +66,19 @@ class OracleTally:
         return rebuilt
 
     def refusals(self) -> dict[str, int]:
-        """Rebuilds that were refused, by reason."""
+        """Return the number of refused rebuilds by reason."""
         mark = f"{REFUSED}:"
-        return {name.removeprefix(mark): n for name, n in sorted(self.seen.items()) if name.startswith(mark)}
+        return {name.removeprefix(mark): n for name, n in sorted(self.verdicts.items()) if name.startswith(mark)}
 
     def line(self) -> str:
-        """The exact-match rate in one line."""
-        if not self.seen:
+        """Return the exact-match rate in one line."""
+        if not self.verdicts:
             return "oracle: no accepted answer came with ids"
         rates, refusals = self.rates(), self.refusals()
         equal, total = (sum(pair[place] for pair in rates.values()) for place in (0, 1))
         grades = ", ".join(f"{name} {one}/{many}" for name, (one, many) in rates.items())
         rate = f"{equal}/{total} equal ({equal / total:.4f}): {grades}" if total else "none rebuilt"
         reasons = ", ".join(f"{name} {count}" for name, count in refusals.items())
-        return f"oracle: {self.seen.total()} answers with ids; {rate}" + (f"; refused: {reasons}" if reasons else "")
+        return f"oracle: {self.verdicts.total()} answers with ids; {rate}" + (
+            f"; refused: {reasons}" if reasons else ""
+        )

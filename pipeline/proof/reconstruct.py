@@ -1,4 +1,4 @@
-"""From what came over the wire to the ids that the model emitted, with the evidence that says so.
+"""One answer and its prompt, proven or refused.
 
 Guarantees: a TokenRow is returned only with a proof of its completion ids and of its prompt; everything else is a
 Refusal. The strongest evidence that the answer carries is used, and where it contradicts the answer's own text the row
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.formats.format import Format, is_dated
-from pipeline.proof.answer import Answer, ended, prompt_prefix
-from pipeline.proof.engine_ids import Proof, by_counts, by_deltas, by_engine_ids, by_logprobs
+from pipeline.formats.format import Format
+from pipeline.formats.tokenizer import TokenizerError
+from pipeline.proof.answer import Answer, Proof, ended
+from pipeline.proof.counted import by_count
+from pipeline.proof.engine_ids import by_engine_ids, by_logprobs
 from pipeline.proof.fingerprint import Fingerprint, TraitName, is_model
 from pipeline.proof.locations import rendered, special_text
+from pipeline.proof.stream_deltas import by_stream_deltas
+from pipeline.proof.text_guards import require_text_evidence
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What was asked for, where the caller knows it: an answer from elsewhere is refused.
+    """What the caller requested, where known.
 
     `stop`: texts were named at which the answer ends without its end token.
     """
@@ -30,57 +34,62 @@ class Expected:
     stop: bool = False
 
 
+ANY = Expected()
+"""Nothing is known of the request."""
+
+
 def reconstruct(
     prompt: Prompt,
     completion: Completion,
     fmt: Format,
     fingerprint: Fingerprint | None,
-    asked: Expected | None = None,
+    expected: Expected = ANY,
 ) -> TokenRow | Refusal:
-    """The proven row of one answer, or why there is none.
+    """Return one answer's proven row, or why there is none.
 
-    `fingerprint` may be None only where the engine returned its ids: they need no knowledge of the route.
+    `fingerprint` may be None only where the engine returned its ids: they need no knowledge of the route. An answer
+    from elsewhere than `expected` is refused.
+
+    >>> from pipeline.formats.registry import open_format
+    >>> from pipeline.records import Usage
+    >>> fmt = open_format("tiny-kimi")
+    >>> prompt = Prompt("row-1", ({"role": "user", "content": "Hi"},), thinking=False)
+    >>> ids = (*fmt.tokenizer.encode("Hello"), fmt.end_id)
+    >>> usage = Usage(len(fmt.render(prompt)), len(ids))
+    >>> answer = Completion(None, "Hello", finish_reason="stop", token_ids=ids, usage=usage)
+    >>> str(reconstruct(prompt, answer, fmt, None).evidence)
+    'engine_ids'
     """
     try:
-        return _row(prompt, completion, fmt, fingerprint, asked or Expected())
+        require_route(completion, expected)
+        served = as_served(fmt, completion, fingerprint)
+        rendered_ids = rendered(served, prompt)
+        answer = Answer(prompt, completion, served, fingerprint, ended(completion), expected.max_tokens)
+        require_no_stop_text(answer, expected)
+        proof = prove_completion(answer)
+        require_named_stop(answer, proof.ids)
+        prompt_ids = prove_prompt(answer, rendered_ids)
     except RefusedError as error:
         return error.refusal
+    return TokenRow(prompt.id, prompt_ids, proof.ids, proof.spans, proof.evidence, proof.detail)
 
 
-def _row(
-    prompt: Prompt, completion: Completion, fmt: Format, fingerprint: Fingerprint | None, asked: Expected
-) -> TokenRow:
-    _require_route(completion, asked)
-    fmt = _as_served(fmt, completion, fingerprint)
-    prompt_ids = rendered(fmt, prompt)
-    case = Answer(prompt, completion, fmt, fingerprint, ended(completion), asked.max_tokens)
-    if case.ended and asked.stop:
-        raise RefusedError(Reason.FINISH_UNKNOWN, "a stop text was asked for, and may have ended it", field="stop")
-    proof = _proof(case)
-    _require_same_stop(case, proof.ids)
-    served = _served_prompt(case, prompt_ids)
-    return TokenRow(prompt.id, served, proof.ids, proof.spans, proof.evidence, proof.detail)
-
-
-def _require_route(completion: Completion, asked: Expected) -> None:
-    if asked.provider is not None and completion.provider != asked.provider:
-        message = f"{completion.provider} answered, {asked.provider} was asked"
+def require_route(completion: Completion, expected: Expected) -> None:
+    """Refuse an answer of another provider or model."""
+    if expected.provider is not None and completion.provider != expected.provider:
+        message = f"{completion.provider} answered, {expected.provider} was asked"
         raise RefusedError(Reason.WRONG_PROVIDER, message, field="provider")
-    if asked.model is not None and completion.model is not None and not is_model(asked.model, completion.model):
-        raise RefusedError(Reason.WRONG_MODEL, f"{completion.model} answered, {asked.model} was asked", field="model")
+    model = completion.model
+    if expected.model is not None and model is not None and not is_model(expected.model, model):
+        raise RefusedError(Reason.WRONG_MODEL, f"{model} answered, {expected.model} was asked", field="model")
 
 
-def _require_same_stop(case: Answer, ids: Ids) -> None:
-    """An end token that the answer names is the one that the ids end with."""
-    told = case.completion.stopped_by
-    if told is not None and (not case.ended or ids[-1:] != (told,)):
-        message = f"the answer says that {told} stopped it, the ids end with {ids[-1:]}"
-        raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="stop_reason")
+def as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | None) -> Format:
+    """Return the format with what only the served prompt says.
 
-
-def _as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | None) -> Format:
-    """The format with what only the served prompt says: from its ids, else as the route is proven to write it."""
-    if not is_dated(fmt):
+    From returned prompt ids, otherwise as the route is proven to write it.
+    """
+    if not fmt.is_dated:
         return fmt
     if completion.prompt_ids is not None:
         return fmt.as_served(completion.prompt_ids)
@@ -90,39 +99,77 @@ def _as_served(fmt: Format, completion: Completion, fingerprint: Fingerprint | N
     return fmt.as_settled(fingerprint.require(TraitName.PROMPT_SETTINGS))
 
 
-def _proof(case: Answer) -> Proof:
-    if case.completion.token_ids is not None:
-        return by_engine_ids(case)
-    if case.fingerprint is None:
-        raise RefusedError(
-            Reason.ROUTE_UNPROVEN, "the answer carries no ids and its route has no fingerprint", field="provider"
-        )
-    if case.completion.logprobs is not None:
-        return by_logprobs(case)
-    return by_deltas(case) or by_counts(case)
+def require_no_stop_text(answer: Answer, expected: Expected) -> None:
+    """Refuse an end that may have been a stop text's."""
+    if answer.ended and expected.stop:
+        raise RefusedError(Reason.FINISH_UNKNOWN, "a stop text was asked for, and may have ended it", field="stop")
 
 
-def _served_prompt(case: Answer, ours: Ids) -> Ids:
-    """The prompt ids as served: equal to those returned, or closed by their count."""
-    returned = case.completion.prompt_ids
+def prove_completion(answer: Answer) -> Proof:
+    """Return the proof by the strongest evidence that came.
+
+    A contradiction is refused, and never tried again with less.
+    """
+    if answer.completion.token_ids is not None:
+        return by_engine_ids(answer)
+    if answer.fingerprint is None:
+        message = "the answer carries no ids and its route has no fingerprint"
+        raise RefusedError(Reason.ROUTE_UNPROVEN, message, field="provider")
+    if answer.completion.logprobs is not None:
+        return by_logprobs(answer)
+    require_text_evidence(answer)
+    return by_stream_deltas(answer) or by_count(answer)
+
+
+def require_named_stop(answer: Answer, ids: Ids) -> None:
+    """Refuse an end token that the answer does not name."""
+    named = answer.completion.stopped_by
+    if named is not None and (not answer.ended or ids[-1:] != (named,)):
+        message = f"the answer says that {named} stopped it, the ids end with {ids[-1:]}"
+        raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="stop_reason")
+
+
+def prove_prompt(answer: Answer, rendered_ids: Ids) -> Ids:
+    """Return the prompt ids as served.
+
+    They equal the ids that were returned; or, with the route's prefix, they are as many as were counted.
+    """
+    returned = answer.completion.prompt_ids
     if returned is not None:
-        return _equal_prompt(ours, returned)
-    if (found := special_text(case.fmt, case.prompt)) is not None:
+        require_same_prompt(rendered_ids, returned)
+        return returned
+    if (found := special_text(answer.fmt, answer.prompt)) is not None:
         raise RefusedError.of(found)
-    ids = prompt_prefix(case) + ours
-    counted = case.completion.usage.prompt_tokens if case.completion.usage else None
-    if counted is None:
+    ids = prompt_prefix(answer) + rendered_ids
+    usage = answer.completion.usage
+    if usage is None or usage.prompt_tokens is None:
         raise RefusedError(Reason.USAGE_MISSING, "usage.prompt_tokens is absent", field="usage.prompt_tokens")
-    if counted != len(ids):
-        message = f"the prompt has {len(ids)} tokens as rendered and {counted} as served"
+    if usage.prompt_tokens != len(ids):
+        message = f"the prompt has {len(ids)} tokens as rendered and {usage.prompt_tokens} as served"
         raise RefusedError(Reason.PROMPT_MISMATCH, message, field="usage.prompt_tokens")
     return ids
 
 
-def _equal_prompt(rendered: Ids, returned: Ids) -> Ids:
-    if rendered == returned:
-        return returned
-    pairs = enumerate(zip(rendered, returned, strict=False))
-    at = next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(rendered), len(returned)))
-    message = f"prompt ids differ at token {at} ({len(rendered)} rendered, {len(returned)} served)"
+def require_same_prompt(ours: Ids, returned: Ids) -> None:
+    """Refuse returned prompt ids that differ from our rendering."""
+    if ours == returned:
+        return
+    pairs = enumerate(zip(ours, returned, strict=False))
+    at = next((i for i, (one, other) in pairs if one != other), min(len(ours), len(returned)))
+    message = f"prompt ids differ at token {at} ({len(ours)} rendered, {len(returned)} served)"
     raise RefusedError(Reason.PROMPT_MISMATCH, message, field="prompt_token_ids", token_position=at)
+
+
+def prompt_prefix(answer: Answer) -> Ids:
+    """Return the ids that the route puts before the prompt.
+
+    There are none without a fingerprint.
+    """
+    names = answer.fingerprint.proven(TraitName.PROMPT_PREFIX) if answer.fingerprint else []
+    where = str(TraitName.PROMPT_PREFIX)
+    if not isinstance(names, list):
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{where} is not proven", field=where)
+    try:
+        return tuple(answer.fmt.tokenizer.id_of(str(name)) for name in names)
+    except TokenizerError as error:
+        raise RefusedError(Reason.ROUTE_UNPROVEN, f"{where}: {error}", field=where) from None

@@ -1,14 +1,13 @@
-r"""The ids that a stream's deltas spell, one token a delta.
+r"""Evidence `stream_deltas`: a stream that sent one token a delta.
 
-Guarantees: ids are returned only where exactly one sequence of tokens can have been streamed as these deltas. A server
-that streams tokens holds back the bytes of an unfinished character, so that the delta after carries it: `" "` then
-`"✨"` may be the tokens `" "`, `"✨"` or `" \xe2\x9c"`, `"\xa8"`. Both are tried; two that fit are no proof.
+Guarantees: ids are returned only where exactly one sequence of tokens can have been streamed as these deltas, and the
+provider's count agrees. A server that streams tokens holds back the bytes of an unfinished character, so the next
+delta carries it: `" "` then `"✨"` may be the tokens `" "`, `"✨"` or `" \xe2\x9c"`, `"\xa8"`. Both are tried; two that
+fit are no proof.
 
-Text that a stream may have sent twice: what else its deltas can stand for.
-
-Guarantees: a legitimate repetition is never dropped, and a duplicate is never kept for one. Some servers send a chunk
-again, the whole text at the end, or the text so far in every delta; nothing in the deltas tells that from a model that
-repeats itself. So the other texts are named here, and a proof from text stands only if the counts rule them out.
+Some servers send a chunk again, the whole text at the end, or the text so far in every delta. Nothing in the deltas
+tells that from a model that repeats itself, so `without_repeats` names the other texts, and a proof from text stands
+only if the count rules them out.
 """
 
 from __future__ import annotations
@@ -20,13 +19,86 @@ from functools import cache, lru_cache, partial
 from itertools import accumulate, compress, count, islice, pairwise
 from operator import eq
 
+from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tokenizer import Tokenizer
-from pipeline.records import Ids
+from pipeline.proof.answer import Answer, Proof
+from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.text_guards import require_limit, require_shown_thinking
+from pipeline.records import Evidence, Ids
+
+
+def by_stream_deltas(answer: Answer) -> Proof | None:
+    """Return the ids that the deltas spell.
+
+    None where the deltas are not tokens or do not close the count: `by_count` then decides. `require_text_evidence`
+    must hold of the answer. A `<think>` that the model emitted is in no delta, and servers differ in whether reasoning
+    shows it. Only the count tells of it, so such an answer is `counted`.
+    """
+    if answer.completion.deltas is None or answer.completion.tool_calls:
+        return None
+    if answer.proven(TraitName.DELTAS) != "tokens" or answer.proven(TraitName.COUNT_NATIVE) is not True:
+        return None
+    fields = [answer.delta_texts(name) for name in ("reasoning", "content")]
+    last = (text for field in fields for text in _last_deltas(answer, field))
+    if any(map(is_cumulative, fields)) or any(may_hide_bytes(answer.fmt.tokenizer, text) for text in last):
+        return None
+    total = answer.completion_tokens
+    parts, ids = _spelled_parts(answer, *fields) or (None, ())
+    if parts is None or answer.count_of(parts, len(ids)) != total:
+        return None
+    require_limit(answer, parts)
+    require_shown_thinking(answer)
+    opened_unseen = answer.opener is Opener.MODEL and parts.reasoning is not None
+    evidence = Evidence.COUNTED if opened_unseen else Evidence.STREAM_DELTAS
+    return Proof(ids, answer.fmt.layout(ids, thinking=answer.prompt.thinking), evidence)
+
+
+def _last_deltas(answer: Answer, texts: Sequence[str]) -> Iterator[str]:
+    """Yield each delta that a control token follows, or nothing.
+
+    A server never sends what it holds back there.
+    """
+    if not answer.markers.keys().isdisjoint(texts):
+        yield from (before for before, after in pairwise(texts) if after in answer.markers)
+    yield from texts[-1:]
+
+
+def _spelled_parts(answer: Answer, reasoning: Sequence[str], content: Sequence[str]) -> tuple[Parts, Ids] | None:
+    """Return the spelled ids and their parts.
+
+    The parts hold no text, as nothing reads it. None where the deltas spell no tokens, or not where the thinking ended.
+    """
+    fmt = answer.fmt
+    markers = answer.markers if answer.raw_markers else {}
+    thought = spell(fmt.tokenizer, reasoning, {})
+    body = spell(fmt.tokenizer, content, markers)
+    if thought is None or body is None:
+        return None
+    controls = frozenset(markers.values())
+    marked = () if controls.isdisjoint(body) else tuple(token for token in body if token in controls)
+    end = (fmt.end_id_for(marked),) if answer.ended else ()
+    if answer.opener is Opener.NOBODY or (answer.opener is Opener.MODEL and not thought):
+        if fmt.is_headed:
+            return None
+        return Parts(None, think_closed=False, body=marked, ended=answer.ended), (*body, *end)
+    begin = fmt.opening_ids if answer.opener is Opener.MODEL else ()
+    if answer.shows_close:
+        parts = Parts("", think_closed=True, body=marked, ended=answer.ended)
+        return parts, (*begin, *thought, *fmt.closing_ids, *body, *end)
+    if not body and not answer.ended:
+        return Parts("", think_closed=False, body=(), ended=False), (*begin, *thought)
+    return None
+
+
+# Spelling: one id a delta
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Ways to have spelled the deltas so far; `ids` are those of one of them."""
+    """Ways to have spelled the deltas so far.
+
+    `ids` are those of one of them.
+    """
 
     ways: int
     ids: Ids
@@ -34,14 +106,15 @@ class _Path:
 
 _NO_ASCII = "\x80"
 _TOKEN_CHARS = 64
-"""Few tokens are longer: a text that is, is not worth remembering."""
+"""Few tokens are longer, so longer texts are not remembered."""
 _CERTAIN: Mapping[int, _Path] = {0: _Path(1, ())}
 
 
 def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]) -> Ids | None:
-    """One id a text, where there is exactly one way; None where there is none or more than one.
+    """Return one id a text, where that is unambiguous.
 
-    `markers` are control tokens that this route sends as text of their own.
+    None where there is no way, or more than one. `markers` are control tokens that this route sends as texts of their
+    own.
     """
     known = _known(tokenizer) if max(map(len, texts), default=0) <= _TOKEN_CHARS else partial(_token, tokenizer)
     try:
@@ -65,6 +138,16 @@ def spell(tokenizer: Tokenizer, texts: Sequence[str], markers: Mapping[str, int]
     return None if None in ids else tuple(token for token in ids if token is not None)
 
 
+def _token(tokenizer: Tokenizer, text: str) -> int | None:
+    return tokenizer.id_of_bytes(text.encode())
+
+
+@cache
+def _known(tokenizer: Tokenizer) -> Callable[[str], int | None]:
+    """Return `_token` with a memory: texts repeat often."""
+    return lru_cache(maxsize=1 << 16)(partial(_token, tokenizer))
+
+
 def _spell_held_back(
     tokenizer: Tokenizer,
     texts: Sequence[str],
@@ -72,7 +155,10 @@ def _spell_held_back(
     markers: Mapping[str, int],
     at: int,
 ) -> Ids | None:
-    """The ids from the delta at `at` on, which may hold back half a character, to where none can be held back."""
+    """Return the ids from delta `at` to a clean boundary.
+
+    That delta may hold back half a character. None where there is no way, or more than one.
+    """
     paths = _CERTAIN
     for position in range(at, len(texts)):
         if texts[position] in markers:
@@ -87,18 +173,11 @@ def _spell_held_back(
     return None
 
 
-def _token(tokenizer: Tokenizer, text: str) -> int | None:
-    return tokenizer.id_of_bytes(text.encode())
-
-
-@cache
-def _known(tokenizer: Tokenizer) -> Callable[[str], int | None]:
-    """The same, and remembered: few tokens make most of every text."""
-    return lru_cache(maxsize=1 << 16)(partial(_token, tokenizer))
-
-
 def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: bytes) -> dict[int, _Path]:
-    """`paths` by how many bytes of the next delta's first character an earlier token already holds."""
+    """Return the paths one delta further.
+
+    The key is how many bytes of the next delta's first character an earlier token already holds.
+    """
     found: dict[int, _Path] = {}
     for taken, path in paths.items():
         for held in range(_first_char(after)):
@@ -111,17 +190,18 @@ def _step(tokenizer: Tokenizer, paths: Mapping[int, _Path], raw: bytes, after: b
 
 
 def _first_char(raw: bytes) -> int:
-    """The length in bytes of the first character; 1 where there is none."""
+    """Return the first character's length in bytes; 1 without one."""
     if not raw or raw[0] < 0xC0:  # noqa: PLR2004 — ASCII
         return 1
     return 2 if raw[0] < 0xE0 else 3 if raw[0] < 0xF0 else 4  # noqa: PLR2004 — UTF-8's length by its first byte
 
 
 def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
-    r"""Whether the last token of the delta `text`, where a stream was cut, may have begun a character too.
+    r"""Return whether a cut after this delta may hide bytes.
 
-    A server never sends those bytes: `" "` at the end of a cut stream may be the token `" "` or `" \xf0\x9f"`. Where
-    joining what is seen makes another last token, the count tells.
+    The last token of `text` may have begun a character, and a server never sends those bytes: `" "` at the end of a cut
+    stream may be the token `" "` or `" \xf0\x9f"`. Where joining what is seen makes another last token, the count
+    tells.
     """
     last = tokenizer.encode(text)[-1:]
     return not _stems(tokenizer).isdisjoint({text.encode(), tokenizer.decode_bytes(last)})
@@ -129,13 +209,16 @@ def may_hide_bytes(tokenizer: Tokenizer, text: str) -> bool:
 
 @cache
 def _stems(tokenizer: Tokenizer) -> frozenset[bytes]:
-    """Every whole text that some token continues with the first bytes of a character, and no more."""
+    """Return what stands before half a character in tokens."""
     pieces = map(tokenizer.token_bytes, tokenizer.base_ids)
     return frozenset(stem for piece in pieces if (stem := _stem(piece)))
 
 
 def _stem(piece: bytes) -> bytes:
-    """What stands before an unfinished character at the end of `piece`; empty where there is none."""
+    """Return what stands before an unfinished character at the end.
+
+    Empty where the piece ends with a whole character.
+    """
     decoder = getincrementaldecoder("utf-8")()
     try:
         decoder.decode(piece)
@@ -146,7 +229,10 @@ def _stem(piece: bytes) -> bytes:
 
 
 def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterable[str]) -> int | None:
-    """The first byte where a delta ends and no token does; half characters count to the token that ends them."""
+    """Return the first byte where only a delta ends.
+
+    No token ends there. Half characters count to the token that ends them.
+    """
     pieces = tokenizer.pieces(tokens)
     whole = b"".join(pieces)
     ends = set(accumulate(map(len, pieces)))
@@ -157,23 +243,28 @@ def crossed_boundary(tokenizer: Tokenizer, tokens: Iterable[int], texts: Iterabl
 
 
 def _whole_chars(data: bytes, end: int) -> int:
-    """`end` moved back to where a character begins, if it lies inside one."""
+    """Return `end`, moved back to where its character begins."""
     while end < len(data) and end > 0 and 0x80 <= data[end] < 0xC0:  # noqa: PLR2004 — UTF-8 continuation bytes
         end -= 1
     return end
 
+
+# Repeats: what else the deltas can stand for
 
 MANY = 64
 """Runs of equal deltas, above which the other texts are too many to try."""
 
 
 def is_cumulative(texts: Sequence[str]) -> bool:
-    """Whether every delta says again all that the one before it said, and some say more."""
+    """Return whether every delta repeats the one before it.
+
+    Some deltas must say more than that.
+    """
     return len(texts) > 1 and all(after.startswith(before) for before, after in pairwise(texts)) and len(set(texts)) > 1
 
 
 def without_repeats(texts: Sequence[str]) -> Iterator[str]:
-    """The texts that these deltas stand for if some of them are repetitions of the server and not of the model."""
+    """Yield what is left if the server repeated itself."""
     if again := _said_again(texts):
         whole, ends = "".join(texts), list(accumulate(map(len, texts)))
         for one in _first_of_each_run(again):
@@ -187,12 +278,12 @@ def without_repeats(texts: Sequence[str]) -> Iterator[str]:
 
 
 def repeated_runs(texts: Sequence[str]) -> int:
-    """How many runs of two and more equal deltas there are."""
+    """Count the runs of two and more equal deltas."""
     return len(_first_of_each_run(_said_again(texts)))
 
 
 def _said_again(texts: Sequence[str]) -> list[int]:
-    """The deltas that are equal to the one after them."""
+    """Return the positions of deltas that equal the next one."""
     return list(compress(count(), map(eq, texts, islice(texts, 1, None))))
 
 

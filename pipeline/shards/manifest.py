@@ -1,8 +1,8 @@
-"""The manifest of a run: what was asked of whom under which proof, and what came of it; `manifest.json`.
+"""The manifest of a folder of rows, `manifest.json`.
 
-Guarantees: one run at a time writes to a folder; it is continued only under the settings it was begun with, and only if
-the shards named are the bytes on disk. Every session is listed with the tree it ran from; a tree that changed while it
-ran is said so.
+It says what was asked of whom, under which attestation, and what came of it. Guarantees: one run at a time writes to a
+folder. A run goes on only under the settings it was begun with, and only if the shards named are the bytes on disk.
+Every session is listed with the tree it ran from, and whether that tree changed meanwhile.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ VERSION = 1
 
 
 class ManifestError(Exception):
-    """The folder was begun otherwise, or is not what its manifest says."""
+    """The folder has other settings, or contradicts its manifest."""
 
 
 class FolderHeldError(ManifestError):
-    """Another run writes there."""
+    """Another run is writing to the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One start of the program on this folder, with the digests of the tree's subjects by name.
+    """One start of the program on this folder.
 
-    `audit` is the digest of the audit of its prompts, which lies beside the manifest.
+    `tree_start` and `tree_end` are the digests of the tree's subjects by name. `audit` is the digest of the prompts'
+    audit, which lies beside the manifest.
     """
 
     started: str
@@ -50,13 +51,13 @@ class Session:
 
     @property
     def tree_unchanged(self) -> bool | None:
-        """Whether the session ended on the tree it began with; None where it never ended."""
+        """Whether the tree stayed the same; None without an end."""
         return None if self.tree_end is None else dict(self.tree_end) == dict(self.tree_start)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run: its settings, its sessions, and what the last of them found."""
+    """A run: settings, sessions, and the results so far."""
 
     run: str
     settings: JsonObject
@@ -66,22 +67,54 @@ class Manifest:
 
 
 def begin(folder: Path, settings: JsonObject) -> Manifest:
-    """The manifest of `folder`, or a new one. Raises ManifestError where it was begun with other settings, OSError."""
+    """Return the manifest of `folder`, or a new one.
+
+    Raises ManifestError where it was begun with other settings, OSError.
+    """
     path = folder / MANIFEST
     if not path.exists():
-        # The first manifest is written before anything else, so these two are all that a kill can leave without it.
+        # The manifest is written before anything else, so a kill without one can leave only these two.
         ours = {LOCK, aside(path).name}
         if folder.is_dir() and (left := sorted({item.name for item in folder.iterdir()} - ours)):
             raise ManifestError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
         return Manifest(uuid.uuid4().hex, settings)
     old = _read(path)
-    if different := _differences(old.settings, settings):
+    keys = [key for key in sorted({*old.settings, *settings}) if old.settings.get(key) != settings.get(key)]
+    if keys:
+        short = [(key, _short(old.settings.get(key)), _short(settings.get(key))) for key in keys]
+        different = ", ".join(f"{key} {before} and is asked for {now}" for key, before, now in short)
         raise ManifestError(f"{folder} was begun with {different}. Give the same settings, or another --out DIR")
     return old
 
 
+def _read(path: Path) -> Manifest:
+    try:
+        document = json.loads(path.read_bytes())
+        if document["manifest"] != VERSION:
+            raise ManifestError(f"{path} is of version {document['manifest']}, this program knows {VERSION}")
+        sessions = [
+            Session(**{key: value for key, value in session.items() if key != "tree_unchanged"})
+            for session in document["sessions"]
+        ]
+        shards = [Shard(**shard) for shard in document["shards"]]
+        # The cost stays while the next session runs, since a lost ledger is detected by it.
+        # So does a pause, which must outlive a session that was killed.
+        kept = {name: document[name] for name in ("cost", "paused") if name in document}
+        return Manifest(document["run"], document["settings"], tuple(sessions), kept, tuple(shards))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{path} is no manifest of this program ({error!r}). Give another --out DIR") from error
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a sentence must stay readable
+
+
 def run_of(folder: Path) -> str | None:
-    """The run that `folder` belongs to; None where none was begun, or where `begin` will say what is wrong."""
+    """Return the run of `folder`, or None.
+
+    None where no run was begun, or where `begin` will say what is wrong.
+    """
     try:
         return _read(folder / MANIFEST).run
     except (ManifestError, OSError):
@@ -89,7 +122,10 @@ def run_of(folder: Path) -> str | None:
 
 
 def hold(folder: Path) -> TextIO:
-    """The lock on a folder that is written to, made where it is new. Raises FolderHeldError, OSError."""
+    """Lock a folder for writing; make it if new.
+
+    Raises FolderHeldError, OSError.
+    """
     try:
         return lock_file(folder / LOCK)
     except HeldError as error:
@@ -99,9 +135,10 @@ def hold(folder: Path) -> TextIO:
 
 
 def stored(folder: Path) -> tuple[Mapping[str, Any], str]:
-    """The manifest of a folder that is read and not gone on with, as it lies on disk, and its sha256.
+    """Return a folder's manifest as JSON, and its sha256.
 
-    Raises ManifestError where it is none, of another version, or not what its own digest of the settings says; OSError.
+    For a folder that is only read. Raises ManifestError where it is no manifest, of another version, or its settings
+    differ from their own digest; OSError.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -120,7 +157,10 @@ def stored(folder: Path) -> tuple[Mapping[str, Any], str]:
 
 
 def require_files(folder: Path, document: Mapping[str, Any]) -> None:
-    """Raises ManifestError unless the folder has the shards that the document names, and no others."""
+    """Refuse a folder with other shards than the manifest names.
+
+    Raises ManifestError.
+    """
     named = {str(shard["file"]) for shard in document["shards"]}
     there = {path.name for path in folder.glob("*.parquet")}
     if different := sorted(named ^ there):
@@ -129,7 +169,10 @@ def require_files(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 def check_shards(manifest: Manifest, found: Sequence[Shard], folder: Path) -> None:
-    """Raises ManifestError unless each shard that the manifest names is on disk as it was written."""
+    """Refuse shards that are missing or changed.
+
+    Raises ManifestError.
+    """
     on_disk = {shard.file: shard.sha256 for shard in found}
     for shard in manifest.shards:
         if on_disk.get(shard.file) != shard.sha256:
@@ -141,7 +184,19 @@ def check_shards(manifest: Manifest, found: Sequence[Shard], folder: Path) -> No
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json` in one step. Raises OSError."""
-    text = json.dumps(_document(manifest, folder), indent=2, ensure_ascii=True) + "\n"
+    quarantine = folder / QUARANTINE
+    digest = hashlib.sha256(quarantine.read_bytes()).hexdigest() if quarantine.exists() else None
+    document = {
+        "manifest": VERSION,
+        "run": manifest.run,
+        "settings": dict(manifest.settings),
+        "settings_sha256": hashlib.sha256(canonical(manifest.settings)).hexdigest(),
+        "sessions": [{**asdict(session), "tree_unchanged": session.tree_unchanged} for session in manifest.sessions],
+        **manifest.result,
+        "shards": [asdict(shard) for shard in manifest.shards],
+        "quarantine": {"file": QUARANTINE, "sha256": digest},
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=True) + "\n"
 
     def fill(file: BinaryIO) -> None:
         file.write(text.encode("ascii"))
@@ -150,15 +205,15 @@ def write(folder: Path, manifest: Manifest) -> None:
 
 
 def with_last_session(manifest: Manifest, **changes: object) -> Manifest:
-    """The manifest with its last session changed."""
+    """Return the manifest with its last session changed."""
     *before, last = manifest.sessions
-    return replace(manifest, sessions=(*before, replace(last, **changes)))  # type: ignore[arg-type]  # Session's fields
+    return replace(manifest, sessions=(*before, replace(last, **changes)))  # type: ignore[arg-type]  # fields of Session
 
 
 def tree_held(sessions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the tree stayed as attested in every session of a manifest's document.
+    """Whether the tree stayed as attested in every session.
 
-    Nobody saw the end of a session that was killed: it held where the next one began on the same tree.
+    A session that was killed has no end of its own; it counts where the next one began on the same tree.
     """
     for number, session in enumerate(sessions):
         after = sessions[number + 1]["tree_start"] if number + 1 < len(sessions) else None
@@ -166,47 +221,3 @@ def tree_held(sessions: Sequence[Mapping[str, Any]]) -> bool:
         if end is None or end != session["tree_start"]:
             return False
     return True
-
-
-def _document(manifest: Manifest, folder: Path) -> dict[str, object]:
-    sessions = [{**asdict(session), "tree_unchanged": session.tree_unchanged} for session in manifest.sessions]
-    quarantine = folder / QUARANTINE
-    digest = hashlib.sha256(quarantine.read_bytes()).hexdigest() if quarantine.exists() else None
-    return {
-        "manifest": VERSION,
-        "run": manifest.run,
-        "settings": dict(manifest.settings),
-        "settings_sha256": hashlib.sha256(canonical(manifest.settings)).hexdigest(),
-        "sessions": sessions,
-        **manifest.result,
-        "shards": [asdict(shard) for shard in manifest.shards],
-        "quarantine": {"file": QUARANTINE, "sha256": digest},
-    }
-
-
-def _read(path: Path) -> Manifest:
-    try:
-        document = json.loads(path.read_bytes())
-        if document["manifest"] != VERSION:
-            raise ManifestError(f"{path} is of version {document['manifest']}, this program knows {VERSION}")
-        sessions = [
-            Session(**{key: value for key, value in session.items() if key != "tree_unchanged"})
-            for session in document["sessions"]
-        ]
-        shards = [Shard(**shard) for shard in document["shards"]]
-        # The cost stays named while the next session is on: it is what a lost ledger is known by.
-        # So does a pause, which must outlive a session that was killed.
-        kept = {name: document[name] for name in ("cost", "paused") if name in document}
-        return Manifest(document["run"], document["settings"], tuple(sessions), kept, tuple(shards))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is no manifest of this program ({error!r}). Give another --out DIR") from error
-
-
-def _differences(old: JsonObject, new: JsonObject) -> str:
-    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} {_short(old.get(key))} and is asked for {_short(new.get(key))}" for key in keys)
-
-
-def _short(value: Json) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a sentence must stay readable

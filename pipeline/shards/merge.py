@@ -1,8 +1,8 @@
-"""One training set of several runs: rows that the policy keeps, in new shards, and every other row with its reason.
+"""One training set of several runs, by a policy.
 
-Guarantees: rows in are rows out and rows set aside, counted both; the set is written whole or not at all, and the same
-inputs under the same policy give the same bytes; memory does not grow with the rows. A row is copied as it is: its ids,
-its evidence, its route.
+Rows that the policy keeps go to new shards, every other row to a file with its reason. Guarantees: the rows in are the
+rows out plus the rows set aside, both counted. The set is written whole or not at all. The same inputs under the same
+policy give the same bytes. Memory does not grow with the rows. A row is copied as it is: ids, evidence, route.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from pipeline.shards.shards import ROWS_A_SHARD, SCHEMA, Shard
 
 SET_ASIDE = "set_aside.jsonl"
 BYTES_A_SHARD = 128 * 1024 * 1024
-"""Where rows are long, a shard has fewer of them."""
+"""A shard of long rows has fewer of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    """Which rows are kept: of this evidence or stronger, at most so many a dataset, each prompt once if `dedup`.
+    """Which rows are kept.
 
-    A cap of `B8` holds for its variants (`B8-nebius`) together.
+    Those of this evidence or stronger, at most `caps[dataset]` of a dataset, and each prompt once if `dedup`. A cap of
+    `B8` holds for its variants (`B8-nebius`) together.
     """
 
     min_evidence: Evidence = Evidence.COUNTED
@@ -48,13 +49,16 @@ class MergePolicy:
     dedup: bool = False
 
     def document(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return the policy as JSON."""
         return {"min_evidence": str(self.min_evidence), "caps": dict(self.caps), "dedup": self.dedup}
 
 
 @dataclass(slots=True)
 class MergeCell:
-    """What came of one dataset on one route; tokens are of kept rows."""
+    """Counts of one dataset on one route.
+
+    Tokens are those of kept rows.
+    """
 
     rows_in: int = 0
     rows: int = 0
@@ -67,56 +71,100 @@ class MergeCell:
 
 @dataclass(slots=True)
 class Merged:
-    """The set that was written: its table by dataset and route, and its files."""
+    """The set that was written: its table and its files."""
 
     inputs: Sequence[Input]
     policy: MergePolicy
     cells: dict[tuple[str, str], MergeCell] = field(default_factory=dict)
+    """The table, by dataset and route."""
     shards: list[Shard] = field(default_factory=list)
-    asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    datasets: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The datasets of each run."""
 
     def cell(self, dataset: str, route: str) -> MergeCell:
         return self.cells.setdefault((dataset, route), MergeCell())
 
     def usd(self, dataset: str, route: str) -> str | None:
-        """What the runs of a dataset on a route cost, where they asked nothing else; None where that is not known."""
-        runs = [each for each in self.inputs if each.route == route and dataset in self.asked[each.run]]
-        if any(len(self.asked[each.run] - {""}) > 1 for each in runs):
+        """Return what a dataset cost on a route, if known.
+
+        None where one of its runs asked several datasets at once.
+        """
+        runs = [each for each in self.inputs if each.route == route and dataset in self.datasets[each.run]]
+        if any(len(self.datasets[each.run] - {""}) > 1 for each in runs):
             return None
-        paid = [each for each in runs if dataset or self.asked[each.run] == {""}]
+        paid = [each for each in runs if dataset or self.datasets[each.run] == {""}]
         return f"{sum((each.usd for each in paid), start=Decimal(0)):f}"
 
     def total(self, name: str) -> int:
-        """The sum of a count over the table."""
+        """Return the sum of a count over the table."""
         values = (getattr(cell, name) for cell in self.cells.values())
         return sum(value.total() if isinstance(value, Counter) else value for value in values)
 
+    def count(self, given: Input, batch: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Count a batch; a row without a reason is kept."""
+        self.datasets[given.run] |= set(batch.column("dataset").to_pylist())
+        names = (batch.column(name).to_pylist() for name in ("dataset", "route", "evidence"))
+        sizes = (pc.list_value_length(batch.column(name)).to_pylist() for name in ("prompt_ids", "output_ids"))
+        for reason, dataset, route, grade, prompt, output in zip(reasons, *names, *sizes, strict=True):
+            cell = self.cell(dataset, route)
+            cell.rows_in += 1
+            if reason:
+                cell.set_aside[reason] += 1
+                continue
+            cell.rows += 1
+            cell.evidence[grade] += 1
+            cell.prompt_tokens += prompt
+            cell.output_tokens += output
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of shards: run, format, vocabulary.
+
+        The run's name is a digest of what the set is made of.
+        """
+        parts: dict[str, Json] = {"policy": self.policy.document(), "inputs": [each.sha256 for each in self.inputs]}
+        run = hashlib.sha256(canonical(parts)).hexdigest()[:32]
+        settings = self.inputs[0].settings
+        return {"run": run, **{key: str(settings[key]) for key in ("format", "tokenizer_sha256")}}
+
 
 def merge(inputs: Sequence[Input], policy: MergePolicy, out: Path, rows_a_shard: int = ROWS_A_SHARD) -> Merged:
-    """Write the set into `out`, which must be new or empty. Raises MergeError, OSError."""
+    """Write the set into a new or empty folder.
+
+    Raises MergeError, OSError.
+
+        merged = merge(read_inputs([Path("runs/a"), Path("runs/b")]), MergePolicy(dedup=True), Path("set"))
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise MergeError(f"{out} is there already and not empty: give a new folder")
     merged = Merged(inputs, policy)
     for given in inputs:
         for (dataset, reason), number in given.refused.items():
             merged.cell(dataset, given.route).refused[reason] += number
-            merged.asked[given.run] |= {dataset}
-    with _beside(out) as folder:
+            merged.datasets[given.run] |= {dataset}
+    with _replacing(out) as folder:
         _write_rows(merged, folder, rows_a_shard)
-        _check(merged)
+        rows_in, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
+        named = sum(shard["rows"] for given in inputs for shard in given.document["shards"])
+        if not rows_in == kept + aside == named:
+            raise MergeError(f"{named} rows became {kept} kept and {aside} set aside: please report it")
+        if not kept:
+            what = f"the policy keeps none of {rows_in} rows, so nothing was written"
+            raise MergeError(f"{what}. Ask for less, or merge more")
         document = json.dumps(document_of(merged, folder), indent=2) + "\n"
-        write_whole(folder / MANIFEST, lambda file: _fill(file, document))
+
+        def fill(file: BinaryIO) -> None:
+            file.write(document.encode("ascii"))
+
+        write_whole(folder / MANIFEST, fill)
     return merged
 
 
-def _fill(file: BinaryIO, text: str) -> None:
-    file.write(text.encode("ascii"))
-
-
 @contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A folder that takes the place of `out` when this block ends well, and is gone when it does not."""
+def _replacing(out: Path) -> Iterator[Path]:
+    """Yield a folder that becomes `out` if the block succeeds.
+
+    It is removed if the block fails.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -132,23 +180,26 @@ def _beside(out: Path) -> Iterator[Path]:
 def _write_rows(merged: Merged, folder: Path, rows_a_shard: int) -> None:
     with ExitStack() as stack:
         aside = stack.enter_context((folder / SET_ASIDE).open("wb"))
-        sieve = stack.enter_context(closing(MergeFilter(merged.policy)))
-        shards = stack.enter_context(closing(_Shards(folder, _metadata(merged), rows_a_shard)))
+        row_filter = stack.enter_context(closing(MergeFilter(merged.policy)))
+        shards = stack.enter_context(closing(_ShardWriter(folder, merged.metadata(), rows_a_shard)))
         for given in merged.inputs:
             for batch in given.batches():
-                why = [sieve.why_not(batch, row) for row in range(batch.num_rows)]
-                _count(merged, given, batch, why)
-                for row, reason in enumerate(why):
+                reasons = [row_filter.why_not(batch, row) for row in range(batch.num_rows)]
+                merged.count(given, batch, reasons)
+                for row, reason in enumerate(reasons):
                     if reason:
-                        aside.write(_aside_line(batch, row, reason, given))
-                shards.take(batch.filter(pa.array([not reason for reason in why])))
+                        names = ("id", "dataset", "route", "evidence")
+                        line = {name: batch.column(name)[row].as_py() for name in names}
+                        line |= {"reason": reason, "from": given.folder.name, "run": given.run}
+                        aside.write(line_of(line))
+                shards.take(batch.filter(pa.array([not reason for reason in reasons])))
         shards.close()
         merged.shards = shards.done
-        sieve.check()
+        row_filter.check()
 
 
 class MergeFilter:
-    """Why a row is set aside; it remembers what it let pass."""
+    """Decides which rows are kept; remembers those it kept."""
 
     def __init__(self, policy: MergePolicy) -> None:
         self._policy = policy
@@ -158,7 +209,10 @@ class MergeFilter:
         self._met: set[str] = set()
 
     def why_not(self, batch: pa.RecordBatch, row: int) -> str:
-        """The reason, or "" for a row that is kept. Raises MergeError for a grade of evidence that is none."""
+        """Return why a row is set aside; "" keeps it.
+
+        Raises MergeError for an unknown grade of evidence.
+        """
         row_id, dataset, grade = (str(batch.column(name)[row].as_py()) for name in ("id", "dataset", "evidence"))
         cap = next((name for name in self._policy.caps if dataset == name or dataset.startswith(f"{name}-")), None)
         self._met |= {cap} if cap is not None else set()
@@ -170,15 +224,21 @@ class MergeFilter:
             return "over_cap"
         if (key := f"{dataset}\n{row_id}") in self._ids:
             return "repeated_id"
-        if self._policy.dedup and not self._prompts.add(_prompt_key(batch, row)):
-            return "duplicate_prompt"
+        if self._policy.dedup:
+            ids = batch.column("prompt_ids")[row].values
+            data = memoryview(ids.buffers()[1])[4 * ids.offset : 4 * (ids.offset + len(ids))]
+            if not self._prompts.add(hashlib.blake2b(data, digest_size=16).hexdigest()):
+                return "duplicate_prompt"
         self._ids.add(key)
         if cap is not None:
             self._taken[cap] += 1
         return ""
 
     def check(self) -> None:
-        """Raises MergeError for a cap on a dataset of which no row is here: its name may be misspelt."""
+        """Refuse a cap on a dataset without rows, perhaps misspelt.
+
+        Raises MergeError.
+        """
         if absent := sorted(self._policy.caps.keys() - self._met):
             raise MergeError(f"no row is of the dataset {absent[0]!r} that --cap names. Leave the cap out")
 
@@ -187,35 +247,8 @@ class MergeFilter:
         self._prompts.close()
 
 
-def _prompt_key(batch: pa.RecordBatch, row: int) -> str:
-    ids = batch.column("prompt_ids")[row].values
-    start = ids.offset * 4
-    return hashlib.blake2b(memoryview(ids.buffers()[1])[start : start + 4 * len(ids)], digest_size=16).hexdigest()
-
-
-def _count(merged: Merged, given: Input, batch: pa.RecordBatch, why: Sequence[str]) -> None:
-    merged.asked[given.run] |= set(batch.column("dataset").to_pylist())
-    names = (batch.column(name).to_pylist() for name in ("dataset", "route", "evidence"))
-    sizes = (pc.list_value_length(batch.column(name)).to_pylist() for name in ("prompt_ids", "output_ids"))
-    for reason, dataset, route, grade, prompt, output in zip(why, *names, *sizes, strict=True):
-        cell = merged.cell(dataset, route)
-        cell.rows_in += 1
-        if reason:
-            cell.set_aside[reason] += 1
-            continue
-        cell.rows += 1
-        cell.evidence[grade] += 1
-        cell.prompt_tokens += prompt
-        cell.output_tokens += output
-
-
-def _aside_line(batch: pa.RecordBatch, row: int, reason: str, given: Input) -> bytes:
-    told = {name: batch.column(name)[row].as_py() for name in ("id", "dataset", "route", "evidence")}
-    return line_of({**told, "reason": reason, "from": given.folder.name, "run": given.run})
-
-
-class _Shards:
-    """New shards of so many rows each, written as rows come."""
+class _ShardWriter:
+    """Writes new shards of equally many rows, as rows come."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, str], rows_a_shard: int) -> None:
         self.done: list[Shard] = []
@@ -236,7 +269,7 @@ class _Shards:
                 self.close()
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         if not self._waiting:
             return
         path = self._folder / f"shard-{len(self.done):05d}.parquet"
@@ -248,30 +281,9 @@ class _Shards:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
 
-def _check(merged: Merged) -> None:
-    came, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
-    named = sum(shard["rows"] for given in merged.inputs for shard in given.document["shards"])
-    if not came == kept + aside == named:
-        raise MergeError(f"{named} rows became {kept} kept and {aside} set aside: please report it")
-    if not kept:
-        raise MergeError(f"the policy keeps none of {came} rows, so nothing was written. Ask for less, or merge more")
-
-
-def _run(merged: Merged) -> str:
-    """A name for the set that says what it is made of."""
-    parts: dict[str, Json] = {"policy": merged.policy.document(), "inputs": [each.sha256 for each in merged.inputs]}
-    return hashlib.sha256(canonical(parts)).hexdigest()[:32]
-
-
-def _metadata(merged: Merged) -> dict[str, str]:
-    settings = merged.inputs[0].settings
-    common = {key: str(settings[key]) for key in ("format", "tokenizer_sha256")}
-    return {"run": _run(merged), **common}
-
-
 def document_of(merged: Merged, folder: Path) -> dict[str, Json]:
-    """The manifest of the set."""
-    common: dict[str, Json] = dict(_metadata(merged))
+    """Return the manifest of the set."""
+    common: dict[str, Json] = dict(merged.metadata())
     run = common.pop("run")
     settings: dict[str, Json] = {**common, "policy": merged.policy.document()}
     rows: dict[str, Json] = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
@@ -290,7 +302,10 @@ def document_of(merged: Merged, folder: Path) -> dict[str, Json]:
 
 
 def table_of(merged: Merged) -> Iterator[Json]:
-    """A line for each dataset on each route. `usd` is null where one of its runs asked several datasets at once."""
+    """Yield a line for each dataset on each route.
+
+    `usd` is null where one of its runs asked several datasets at once.
+    """
     for (dataset, route), cell in sorted(merged.cells.items()):
         line: dict[str, Json] = {"dataset": dataset, "route": route, "rows_in": cell.rows_in, "rows": cell.rows}
         line |= {"prompt_tokens": cell.prompt_tokens, "output_tokens": cell.output_tokens}

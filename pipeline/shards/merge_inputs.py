@@ -1,8 +1,8 @@
-"""What is merged: folders of finished runs, each as its manifest says.
+"""Folders of finished runs, verified against their manifests.
 
-Guarantees: a folder is taken only where every shard and the quarantine are the bytes that its manifest names, nothing
-unnamed lies beside them, and its last session ended, so that its cost and its refusals are known. Refuses runs of
-different formats or vocabularies: their ids mean different things.
+Guarantees: a folder is accepted only if every shard and the quarantine are the bytes that its manifest names, no other
+shard lies beside them, and its last session ended, so that its cost and its refusals are known. Refuses runs of
+different formats or vocabularies, since their ids mean different things.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from pipeline.shards.manifest import MANIFEST, ManifestError, require_files, sto
 from pipeline.shards.shards import QUARANTINE, SCHEMA
 
 BATCH = 512
-"""Rows that are in memory at once."""
+"""Rows that are in memory at a time."""
 
 
 class MergeError(Exception):
-    """Folders that cannot be merged, or not by this policy."""
+    """The folders cannot be merged, or not by this policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One run: its folder, its manifest as it lies on disk, and what was refused in it, by dataset and reason."""
+    """One run: its folder, manifest, and refused rows.
+
+    `document` is the manifest as on disk and `sha256` its digest; `refused` counts rows by dataset and reason.
+    """
 
     folder: Path
     document: Mapping[str, Any]
@@ -58,12 +61,41 @@ class Input:
         return Decimal(str(self.document["cost"]["usd"]))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows in order. Raises MergeError where a shard is not what the manifest says."""
+        """Yield all rows in order. Raises MergeError.
+
+        Where a shard is not what the manifest says.
+        """
         for shard in self.document["shards"]:
-            yield from _batches(self, self.folder / shard["file"], shard)
+            path = self.folder / shard["file"]
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
+                    raise MergeError(
+                        f"{path} was changed since it was written. Put it back, or leave {self.folder} out"
+                    )
+                file.seek(0)
+                table = pq.ParquetFile(file)
+                self._check_schema(path, table, shard["rows"])
+                for batch in table.iter_batches(batch_size=BATCH):
+                    if set(batch.column("route").to_pylist()) != {self.route}:
+                        what = f"{path} holds rows of another route than {self.route}"
+                        raise MergeError(f"{what}. Leave {self.folder} out")
+                    yield batch
+
+    def _check_schema(self, path: Path, table: pq.ParquetFile, rows: int) -> None:
+        if not table.schema_arrow.remove_metadata().equals(SCHEMA):
+            raise MergeError(f"{path} has other columns than a shard of this program. Leave {self.folder} out")
+        if table.metadata.num_rows != rows:
+            raise MergeError(f"{path} holds {table.metadata.num_rows} rows and its manifest says {rows}")
+        metadata = table.schema_arrow.metadata or {}
+        settings = {key: self.settings[key] for key in ("format", "tokenizer_sha256")}
+        for key, value in {"run": self.run, **settings}.items():
+            if metadata.get(key.encode()) != str(value).encode():
+                raise MergeError(
+                    f"{path} is of another {key} than its manifest says ({value}). Leave {self.folder} out"
+                )
 
     def summary(self) -> dict[str, Json]:
-        """What the merged manifest keeps of it."""
+        """Return what the merged manifest keeps of the run."""
         last = self.document["sessions"][-1]
         return {
             "folder": self.folder.name,
@@ -81,24 +113,28 @@ class Input:
 
 
 def read_inputs(folders: Sequence[Path]) -> list[Input]:
-    """The runs, in the order given. Raises MergeError, OSError."""
+    """Read the runs, in the order given. Raises MergeError, OSError."""
     inputs = [_input(folder) for folder in folders]
-    seen: dict[str, Input] = {}
+    by_run: dict[str, Input] = {}
     for each in inputs:
-        if (other := seen.setdefault(each.run, each)) is not each:
+        if (other := by_run.setdefault(each.run, each)) is not each:
             raise MergeError(f"{each.folder} and {other.folder} are the same run. Give it once")
     for key in ("format", "tokenizer_sha256"):
         values = {str(each.settings[key]): each.folder for each in inputs}
         if len(values) > 1:
-            told = ", ".join(f"{value[:40]} in {folder}" for value, folder in values.items())
-            raise MergeError(f"one set has one {key}, and these differ: {told}. Merge each of them by itself")
+            different = ", ".join(f"{value[:40]} in {folder}" for value, folder in values.items())
+            raise MergeError(f"one set has one {key}, and these differ: {different}. Merge each of them by itself")
     return inputs
 
 
 def _input(folder: Path) -> Input:
+    """Read one run. Raises MergeError, OSError."""
     try:
         document, sha256 = stored(folder)
-        _require_run(folder, document)
+        if "inputs" in document:
+            raise MergeError(f"{folder} is a merged set. Merge the runs that it was made of")
+        if document["sessions"][-1]["ended"] is None:
+            raise MergeError(f"{folder}: its last session never ended. Run its own command again, then merge")
         require_files(folder, document)
         found = Input(folder, document, sha256, _refused(folder, document))
         _ = (found.run, found.route, found.usd, found.summary(), found.settings["format"])
@@ -109,15 +145,11 @@ def _input(folder: Path) -> Input:
     return found
 
 
-def _require_run(folder: Path, document: Mapping[str, Any]) -> None:
-    if "inputs" in document:
-        raise MergeError(f"{folder} is a merged set. Merge the runs that it was made of")
-    if document["sessions"][-1]["ended"] is None:
-        raise MergeError(f"{folder}: its last session never ended. Run its own command again, then merge")
-
-
 def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, str]]:
-    """Refused rows by dataset and reason, from a quarantine that is what the manifest says."""
+    """Count refused rows by dataset and reason.
+
+    Raises MergeError where the quarantine is not what the manifest says.
+    """
     path, wanted = folder / QUARANTINE, document["quarantine"]["sha256"]
     if wanted is None and not path.exists():
         return Counter()
@@ -131,28 +163,3 @@ def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, st
     if digest.hexdigest() != wanted:
         raise MergeError(f"{path} is not what the manifest says. Run its own command again, or put the file back")
     return found
-
-
-def _batches(given: Input, path: Path, shard: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
-            raise MergeError(f"{path} was changed since it was written. Put it back, or leave {given.folder} out")
-        file.seek(0)
-        table = pq.ParquetFile(file)
-        if not table.schema_arrow.remove_metadata().equals(SCHEMA):
-            raise MergeError(f"{path} has other columns than a shard of this program. Leave {given.folder} out")
-        if table.metadata.num_rows != shard["rows"]:
-            raise MergeError(f"{path} holds {table.metadata.num_rows} rows and its manifest says {shard['rows']}")
-        _check_metadata(given, path, table.schema_arrow.metadata or {})
-        for batch in table.iter_batches(batch_size=BATCH):
-            if set(batch.column("route").to_pylist()) != {given.route}:
-                raise MergeError(f"{path} holds rows of another route than {given.route}. Leave {given.folder} out")
-            yield batch
-
-
-def _check_metadata(given: Input, path: Path, metadata: Mapping[bytes, bytes]) -> None:
-    wanted = {"run": given.run, "format": given.settings["format"]}
-    wanted["tokenizer_sha256"] = given.settings["tokenizer_sha256"]
-    for key, value in wanted.items():
-        if metadata.get(key.encode()) != str(value).encode():
-            raise MergeError(f"{path} is of another {key} than its manifest says ({value}). Leave {given.folder} out")

@@ -10,10 +10,10 @@ from harness.engines.stand_in import Name, answered
 from harness.goldens.cases import GOLDENS
 from harness.goldens.extension import golden_path
 from harness.goldens.golden import Golden, read_golden
-from pipeline.formats.format import Format, end_ids
+from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineOutput, complete
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import ServerRequest, checked
 from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Evidence, Reason, Refusal, Sampling, TokenRow
@@ -42,9 +42,9 @@ def golden_of(case: str) -> Golden:
 def generation(name: Name, golden: Golden) -> EngineOutput:
     """What the client makes of the engine's answer."""
     last = golden.ids[-1]
-    end_id = last if last in end_ids(tiny()) else -1
+    end_id = last if last in tiny().end_ids else -1
     body = answered(name, list(golden.prompt_ids), list(golden.ids), end_id)
-    ask = ServerRequest(golden.prompt_ids, Sampling(max_tokens=len(golden.ids)), tuple(end_ids(tiny())))
+    ask = ServerRequest(golden.prompt_ids, Sampling(max_tokens=len(golden.ids)), tuple(tiny().end_ids))
     return checked(ask, DIALECTS[name]().generation(ask, body))
 
 

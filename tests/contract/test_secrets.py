@@ -34,7 +34,7 @@ from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import KEY_VARIABLE, KeyMissingError, NoAnswerError, open_client
 from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State, listing
 from pipeline.generation.ledger_writer import spill
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
 from pipeline.generation.summary import Summary
 from pipeline.records import Json, Route

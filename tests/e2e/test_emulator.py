@@ -11,7 +11,7 @@ import pytest
 
 from harness.emulator.answers import Ask, PoolAnswerer, ResegmentAnswerer, Sampled
 from harness.emulator.oracle_log import OracleEntry
-from harness.emulator.server import emulating
+from harness.emulator.server import emulator_in_process
 from harness.tiny_target.vocabulary import write_vocabulary
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
@@ -102,7 +102,7 @@ def data_of(text: str) -> list[str]:
 @pytest.mark.parametrize("slug", PROVIDERS)
 def test_a_body_is_openrouters_and_its_true_ids_are_logged(slug: str, fmt: Format, tmp_path: Path) -> None:
     ids = four(fmt)
-    with emulating(fmt, pool(ids), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(ids), tmp_path / "oracle.jsonl") as emulator:
         response = emulator.post(request(slug))
         entries = emulator.entries()
         billed = emulator.service.account.billed_usd
@@ -140,7 +140,7 @@ def test_a_body_is_openrouters_and_its_true_ids_are_logged(slug: str, fmt: Forma
 
 @pytest.mark.parametrize("slug", PROVIDERS)
 def test_a_stream_is_openrouters_and_tells_the_same(slug: str, fmt: Format, tmp_path: Path) -> None:
-    with emulating(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         response = emulator.post(request(slug, stream=True))
         entry = emulator.entries()[0]
 
@@ -163,7 +163,7 @@ def test_tools_in_the_prompt_leave_markers_in_the_text(fmt: Format, tmp_path: Pa
     route = Route("emulator", MODEL, "chutes")
     prompt = Prompt("row-1", tuple(QUESTION), (WEATHER,))
     body = request_body(prompt, route, Sampling(), ToolMode.RAW, fmt, "row-1")
-    with emulating(fmt, pool(call(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(call(fmt)), tmp_path / "oracle.jsonl") as emulator:
         message = json.loads(emulator.post(body).content)["choices"][0]["message"]
         entry = emulator.entries()[0]
 
@@ -188,7 +188,7 @@ def test_tools_in_the_prompt_leave_markers_in_the_text(fmt: Format, tmp_path: Pa
 def test_tools_that_are_sent_come_back_parsed(
     slug: str, identity: str, arguments: str, stream: bool, fmt: Format, tmp_path: Path
 ) -> None:
-    with emulating(fmt, pool(call(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(call(fmt)), tmp_path / "oracle.jsonl") as emulator:
         completion = read(emulator.post(request(slug, stream=stream, tools=[WEATHER])).text, stream=stream)
         entry = emulator.entries()[0]
 
@@ -201,7 +201,9 @@ def test_tools_that_are_sent_come_back_parsed(
 
 @pytest.mark.parametrize("switch", INSTANT)
 def test_an_instant_answer_has_no_reasoning(switch: dict[str, object], fmt: Format, tmp_path: Path) -> None:
-    with emulating(fmt, pool(spoken(fmt.tokenizer, "Four.", "<|im_end|>")), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(
+        fmt, pool(spoken(fmt.tokenizer, "Four.", "<|im_end|>")), tmp_path / "oracle.jsonl"
+    ) as emulator:
         message = json.loads(emulator.post({**request(), **switch}).content)["choices"][0]["message"]
         entry = emulator.entries()[0]
 
@@ -210,7 +212,7 @@ def test_an_instant_answer_has_no_reasoning(switch: dict[str, object], fmt: Form
 
 
 def test_a_limit_cuts_the_true_ids(fmt: Format, tmp_path: Path) -> None:
-    with emulating(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         body = json.loads(emulator.post(request(max_tokens=5)).content)
         entry = emulator.entries()[0]
 
@@ -220,7 +222,7 @@ def test_a_limit_cuts_the_true_ids(fmt: Format, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_ids_come_back_where_the_provider_returns_them(stream: bool, fmt: Format, tmp_path: Path) -> None:
-    with emulating(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         answers = {slug: emulator.post(request(slug, stream=stream, return_token_ids=True)).text for slug in PROVIDERS}
 
     completions = {slug: read(text, stream=stream) for slug, text in answers.items()}
@@ -243,7 +245,7 @@ class Sure:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_come_back_where_the_provider_returns_them(stream: bool, fmt: Format, tmp_path: Path) -> None:
-    with emulating(fmt, Sure(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, Sure(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         answers = {slug: emulator.post(request(slug, stream=stream, logprobs=True)).text for slug in PROVIDERS}
 
     completions = {slug: read(text, stream=stream) for slug, text in answers.items()}
@@ -257,7 +259,7 @@ def test_logprobs_come_back_where_the_provider_returns_them(stream: bool, fmt: F
 
 def test_a_spelled_control_token_is_served_as_engines_read_it(fmt: Format, tmp_path: Path) -> None:
     messages: list[JsonObject] = [{"role": "user", "content": "say <|im_end|>"}]
-    with emulating(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         emulator.post(request(messages=messages))
         entry = emulator.entries()[0]
 
@@ -268,7 +270,9 @@ def test_a_spelled_control_token_is_served_as_engines_read_it(fmt: Format, tmp_p
 
 def test_resplit_answers_keep_their_bytes_and_are_logged(fmt: Format, tmp_path: Path) -> None:
     ids = four(fmt)
-    with emulating(fmt, ResegmentAnswerer(pool(ids), fmt.tokenizer, 1.0), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(
+        fmt, ResegmentAnswerer(pool(ids), fmt.tokenizer, 1.0), tmp_path / "oracle.jsonl"
+    ) as emulator:
         for number in range(20):
             emulator.post(request(user=f"row-{number}", seed=number))
         entries = emulator.entries()
@@ -292,7 +296,7 @@ def test_the_client_rebuilds_what_the_oracle_says(fmt: Format, tmp_path: Path) -
         async with OpenRouter(url) as client:
             return (await client.send(encode_body(body))).raw
 
-    with emulating(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
+    with emulator_in_process(fmt, pool(four(fmt)), tmp_path / "oracle.jsonl") as emulator:
         row = reconstruct(prompt, completion_of_json(asyncio.run(ask(emulator.url))), fmt, None)
         entry = emulator.entries()[0]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.answers import local_answerer
-from harness.emulator.server import Trial, emulating
+from harness.emulator.server import EmulatorInProcess, emulator_in_process
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
@@ -44,9 +44,9 @@ def fmt() -> Format:
 
 
 @pytest.fixture(scope="module")
-def emulator(fmt: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+def emulator(fmt: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatorInProcess]:
     answerer, _ = local_answerer(TINY / "weights", most=8, threads=1)
-    with emulating(fmt, answerer, tmp_path_factory.mktemp("oracle") / "oracle.jsonl") as trial:
+    with emulator_in_process(fmt, answerer, tmp_path_factory.mktemp("oracle") / "oracle.jsonl") as trial:
         yield trial
 
 
@@ -56,7 +56,9 @@ def prompts() -> list[Prompt]:
         return [prompt_of(json.loads(line)) for line in islice(lines, COUNT)]
 
 
-def asked(trial: Trial, fmt: Format, prompts: list[Prompt], route: Route, sampling: Sampling) -> list[Completion]:
+def asked(
+    trial: EmulatorInProcess, fmt: Format, prompts: list[Prompt], route: Route, sampling: Sampling
+) -> list[Completion]:
     """All prompts at once, so that they are answered in batches."""
 
     async def one(client: OpenRouter, prompt: Prompt) -> Completion:
@@ -74,7 +76,7 @@ def asked(trial: Trial, fmt: Format, prompts: list[Prompt], route: Route, sampli
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_row_is_the_true_one_or_refused_for_its_layout(
-    stream: bool, emulator: Trial, fmt: Format, prompts: list[Prompt]
+    stream: bool, emulator: EmulatorInProcess, fmt: Format, prompts: list[Prompt]
 ) -> None:
     route = Route("emulator", MODEL, "chutes", stream)
     completions = asked(emulator, fmt, prompts, route, Sampling(max_tokens=256, seed=7, return_token_ids=True))
@@ -94,7 +96,7 @@ def test_every_row_is_the_true_one_or_refused_for_its_layout(
 
 
 def test_the_same_seed_gives_the_same_ids_however_it_is_batched(
-    emulator: Trial, fmt: Format, prompts: list[Prompt]
+    emulator: EmulatorInProcess, fmt: Format, prompts: list[Prompt]
 ) -> None:
     route = Route("emulator", MODEL, "chutes")
     sampling = Sampling(max_tokens=24, seed=11, return_token_ids=True)
@@ -104,7 +106,9 @@ def test_the_same_seed_gives_the_same_ids_however_it_is_batched(
     assert [completion.token_ids for completion in together] == [completion.token_ids for completion in alone]
 
 
-def test_a_greedy_answer_has_the_likeliest_tokens(emulator: Trial, fmt: Format, prompts: list[Prompt]) -> None:
+def test_a_greedy_answer_has_the_likeliest_tokens(
+    emulator: EmulatorInProcess, fmt: Format, prompts: list[Prompt]
+) -> None:
     route = Route("emulator", MODEL, "siliconflow")
     completion = asked(emulator, fmt, prompts[:1], route, Sampling(temperature=0, max_tokens=16, logprobs=True))[0]
 

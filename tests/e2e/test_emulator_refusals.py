@@ -16,13 +16,13 @@ import pytest
 
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Ask, PoolAnswerer, Sampled
-from harness.emulator.server import Terms, emulating
+from harness.emulator.server import Terms, emulator_in_process
 from harness.emulator.service import Faults
 from harness.tiny_target.vocabulary import write_vocabulary
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import load_tokenizer
-from pipeline.generation.engines.catalog import CatalogError, fetch_endpoint, fetch_generation, fetch_key, fetch_models
+from pipeline.generation.engines.catalog import CatalogError, fetch_endpoint, fetch_generation, fetch_key
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.records import Ids, JsonObject, Prompt, Route
 
@@ -66,8 +66,8 @@ def reading(url: str, read: Callable[[OpenRouter], Awaitable[Read]]) -> Read:
 
 def test_models_and_endpoints_are_listed(fmt: Format, oracle: Path) -> None:
     route = Route("emulator", MODEL, "siliconflow")
-    with emulating(fmt, POOL, oracle) as emulator:
-        models = reading(emulator.url, fetch_models)
+    with emulator_in_process(fmt, POOL, oracle) as emulator:
+        models = json.loads(emulator.get("/models").content)["data"]
         endpoint = reading(emulator.url, lambda client: fetch_endpoint(client, route))
         entries = json.loads(emulator.get(f"/models/{MODEL}/endpoints").content)["data"]["endpoints"]
         missing = emulator.get("/models/no/model/endpoints")
@@ -82,13 +82,16 @@ def test_models_and_endpoints_are_listed(fmt: Format, oracle: Path) -> None:
 
 def test_an_endpoint_that_is_not_offered_is_told_which_are(fmt: Format, oracle: Path) -> None:
     route = Route("emulator", MODEL, "groq")
-    with emulating(fmt, POOL, oracle) as emulator, pytest.raises(CatalogError, match="siliconflow, chutes, atlascloud"):
+    with (
+        emulator_in_process(fmt, POOL, oracle) as emulator,
+        pytest.raises(CatalogError, match="siliconflow, chutes, atlascloud"),
+    ):
         reading(emulator.url, lambda client: fetch_endpoint(client, route))
 
 
 def test_a_catalogue_that_answers_with_an_error_says_which(fmt: Format, oracle: Path) -> None:
     with (
-        emulating(fmt, POOL, oracle, Terms(require_key=True)) as emulator,
+        emulator_in_process(fmt, POOL, oracle, Terms(require_key=True)) as emulator,
         pytest.raises(CatalogError, match="/key answered 401: No cookie auth credentials found"),
     ):
         reading(emulator.url, fetch_key)
@@ -97,7 +100,7 @@ def test_a_catalogue_that_answers_with_an_error_says_which(fmt: Format, oracle: 
 def test_a_generation_is_unknown_at_first(fmt: Format, oracle: Path) -> None:
     now = [0.0]
     account = Account(delay=1.0, clock=lambda: now[0])
-    with emulating(fmt, POOL, oracle, Terms(account=account)) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(account=account)) as emulator:
         body = json.loads(emulator.post(request()).content)
         early = emulator.get(f"/generation?id={body['id']}")
         unknown = reading(emulator.url, lambda client: fetch_generation(client, body["id"]))
@@ -113,7 +116,7 @@ def test_a_generation_is_unknown_at_first(fmt: Format, oracle: Path) -> None:
 
 
 def test_the_key_shows_what_was_billed(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle, Terms(account=Account(limit_usd=Decimal(1)))) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(account=Account(limit_usd=Decimal(1)))) as emulator:
         costs = [json.loads(emulator.post(request()).content)["usage"]["cost"] for _ in range(2)]
         limits = reading(emulator.url, fetch_key)
 
@@ -123,7 +126,7 @@ def test_the_key_shows_what_was_billed(fmt: Format, oracle: Path) -> None:
 
 
 def test_a_key_without_a_limit_has_none_left(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle) as emulator:
+    with emulator_in_process(fmt, POOL, oracle) as emulator:
         limits = reading(emulator.url, fetch_key)
 
     assert (None, None) == (limits.limit_usd, limits.remaining_usd)
@@ -152,7 +155,7 @@ def test_a_key_without_a_limit_has_none_left(fmt: Format, oracle: Path) -> None:
 def test_a_request_that_cannot_be_answered_costs_nothing(
     body: dict[str, object] | bytes, status: int, message: str, fmt: Format, oracle: Path
 ) -> None:
-    with emulating(fmt, POOL, oracle) as emulator:
+    with emulator_in_process(fmt, POOL, oracle) as emulator:
         response = emulator.post(body)
         entries, billed = emulator.entries(), emulator.service.account.billed_usd
 
@@ -163,7 +166,7 @@ def test_a_request_that_cannot_be_answered_costs_nothing(
 
 
 def test_a_request_that_is_too_long_is_told_so(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle) as emulator:
+    with emulator_in_process(fmt, POOL, oracle) as emulator:
         response = emulator.post(request(max_tokens=2048))
 
     prompt = len(fmt.render(Prompt("", tuple(QUESTION))))
@@ -174,7 +177,7 @@ def test_a_request_that_is_too_long_is_told_so(fmt: Format, oracle: Path) -> Non
 
 
 def test_a_key_is_asked_for_where_one_is_required(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle, Terms(require_key=True)) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(require_key=True)) as emulator:
         none = emulator.post(request())
         other = emulator.get("/key", Authorization="Bearer emulator-needs-no-key")
         good = emulator.post(request(), Authorization=SOME_KEY)
@@ -189,14 +192,14 @@ def test_a_key_is_asked_for_where_one_is_required(fmt: Format, oracle: Path) -> 
 
 
 def test_a_spent_key_is_refused(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle, Terms(account=Account(limit_usd=Decimal("0.0000001")))) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(account=Account(limit_usd=Decimal("0.0000001")))) as emulator:
         statuses = [emulator.post(request()).status_code for _ in range(2)]
 
     assert [200, 402] == statuses
 
 
 def test_too_many_requests_are_told_when_to_come_back(fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, POOL, oracle, Terms(rate=RateLimit(1))) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(rate=RateLimit(1))) as emulator:
         emulator.post(request())
         response = emulator.post(request())
 
@@ -209,7 +212,7 @@ def test_too_many_requests_are_told_when_to_come_back(fmt: Format, oracle: Path)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_provider_that_fails_says_so_in_a_body_of_status_200(stream: bool, fmt: Format, oracle: Path) -> None:
-    with emulating(fmt, PoolAnswerer(), oracle) as emulator:
+    with emulator_in_process(fmt, PoolAnswerer(), oracle) as emulator:
         response = emulator.post(request(stream=stream))
         billed = emulator.service.account.billed_usd
 
@@ -238,7 +241,7 @@ class Slow:
 def test_a_slow_answer_is_billed_though_nobody_waits(stream: bool, waiting: bytes, fmt: Format, oracle: Path) -> None:
     """It is kept alive by comments."""
     slow = Slow(threading.Event())
-    with emulating(fmt, slow, oracle) as emulator:
+    with emulator_in_process(fmt, slow, oracle) as emulator:
         with (
             httpx2.Client(trust_env=False) as client,
             client.stream("POST", f"{emulator.url}/chat/completions", json=request(stream=stream)) as response,
@@ -261,7 +264,7 @@ def test_faults_can_be_put_between_answer_and_wire(fmt: Format, oracle: Path) ->
         async for chunk in chunks:
             yield chunk[: len(chunk) // 2]
 
-    with emulating(fmt, POOL, oracle, Terms(faults=Faults(body=halved))) as emulator:
+    with emulator_in_process(fmt, POOL, oracle, Terms(faults=Faults(body=halved))) as emulator:
         response = emulator.post(request(stream=True))
 
     assert "[DONE]" not in response.text

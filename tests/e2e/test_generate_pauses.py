@@ -17,7 +17,7 @@ from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults,
 from pipeline.base.money import pico
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign
-from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
+from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED, UNUSABLE, StopError
 from pipeline.generation.plan import BreakerPolicy
 from pipeline.generation.run import EVENTS
 from pipeline.generation.summary import Summary

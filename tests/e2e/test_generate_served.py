@@ -15,7 +15,7 @@ from pipeline.base.paths import ROOT
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
-from pipeline.generation.paid_client import BUDGET_SPENT, TRIPPED, StopError
+from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED, StopError
 from pipeline.generation.plan import Caps, Plan, RetryPolicy
 from pipeline.records import Route, Sampling
 

@@ -29,7 +29,7 @@ from harness.fixtures.runs import (
 from pipeline.base.money import pico
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.generation.preflight import require_fingerprint
 from pipeline.proof.reconstruct import reconstruct

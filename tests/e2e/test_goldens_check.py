@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.goldens.cases import SMALL
-from harness.goldens.extension import golden_path, main
+from harness.goldens.extension import golden_path
 from harness.goldens.golden import GoldenToken, dump_golden, read_golden
+from harness.goldens.refresh import main
 
 
 def test_the_small_set_regenerates(capsys: pytest.CaptureFixture[str]) -> None:

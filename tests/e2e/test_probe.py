@@ -16,8 +16,8 @@ from harness.emulator.account import RateLimit
 from harness.emulator.answers import PoolAnswerer
 from harness.emulator.server import Terms
 from harness.fixtures.runs import MODEL, SlowAnswerer, silent
-from harness.live.__main__ import main as live
 from harness.live.fingerprint_diff import as_asked, learned_from
+from harness.live.live import main as live
 from harness.live.rehearsal import COMMITTED, FMT, PAID, Shop, known_answer, known_pool, opened
 from pipeline.base.money import pico, usd_text
 from pipeline.cli.probe import report
@@ -26,7 +26,7 @@ from pipeline.gate.gate import Kind
 from pipeline.generation.engines.openrouter import KEY_VARIABLE, encode_body
 from pipeline.generation.generate import run_generation
 from pipeline.generation.ledger import Ledger, Request, exchanged
-from pipeline.generation.paid_client import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
+from pipeline.generation.outcome import BUDGET_SPENT, TROUBLE, UNUSABLE, StopError
 from pipeline.generation.plan import RetryPolicy
 from pipeline.generation.probe.probe import run_probe
 from pipeline.proof.fingerprint import TraitName

@@ -12,7 +12,7 @@ import pytest
 from harness.cassettes.cassette import read_cassette
 from harness.fixtures.runs import MODEL
 from harness.fixtures.trees import Copy, attested, make_copy
-from harness.live.__main__ import main as live
+from harness.live.live import main as live
 from harness.live.rehearsal import COMMITTED, PAID, Shop, opened
 from harness.live.suite import read_table, rebuilt
 from pipeline.base.paths import ROOT

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -195,6 +198,66 @@ def test_module_and_its_functions_are_short(path: Path) -> None:
 
     assert lines <= MODULE_LINES
     assert [] == long
+
+
+# How things read
+
+
+FIRST_LINE_WORDS = 10
+TEST_NAME_CHARACTERS = 60
+
+
+def test_the_first_line_of_a_docstring_has_at_most_ten_words() -> None:
+    named = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    wrong = [
+        f"{name_of(path)}: {text.splitlines()[0]}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, named) and (text := ast.get_docstring(node))
+        if len(text.splitlines()[0].split()) > FIRST_LINE_WORDS
+    ]
+
+    assert [] == wrong
+
+
+def test_names_of_tests_have_at_most_sixty_characters() -> None:
+    wrong = [
+        f"{name_of(path)}: {function.name}"
+        for path in MODULES
+        if path.is_relative_to(ROOT / "tests")
+        for function in functions_of(path)
+        if function.name.startswith("test_") and len(function.name) > TEST_NAME_CHARACTERS
+    ]
+
+    assert [] == wrong
+
+
+def test_no_class_name_stands_twice_in_pipeline() -> None:
+    names = Counter(
+        node.name
+        for path in MODULES
+        if path.is_relative_to(ROOT / "pipeline")
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert [] == [name for name, count in names.items() if count > 1]
+
+
+EXAMPLES = tuple(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in MODULES
+    if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"} and "    >>> " in path.read_text("utf-8")
+)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_a_module_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(import_module(name))
+
+    assert tried
+    assert 0 == failed
 
 
 # What may lie where

@@ -1,8 +1,10 @@
-"""`python -m harness chaos`: whole runs against an emulator behind a bad wire, killed at random and gone on with.
+"""Run against a bad wire, killed at random and resumed.
 
-Guarantees: each run is one client process after another, some of them ended by `kill -9`, against an emulator in a
-process of its own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for any answer that
-was lost or paid twice, any wrong row, any money that does not add up, and any moment above the budget.
+`python -m harness chaos`
+
+Guarantees: each run is a series of client processes, some ended by `kill -9`, against an emulator in a process of its
+own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for an answer lost or paid twice, a
+wrong row, money that does not add up, or a moment above the budget.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from harness.views.view import PROFILES
 from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import listing
-from pipeline.generation.paid_client import BUDGET_SPENT
-from pipeline.generation.plan import BreakerPolicy, Plan, RetryPolicy
+from pipeline.generation.outcome import BUDGET_SPENT
+from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.records import Json, Route
 
 RUNS, PROMPTS = 200, 500
@@ -44,7 +46,7 @@ MOST_EXAMPLES = 20
 
 @dataclass(slots=True)
 class Rehearsal:
-    """One run through chaos: what was drawn for it, and what it has come to."""
+    """One run through chaos: its draw and its findings."""
 
     world: World
     draw: Random
@@ -55,9 +57,19 @@ class Rehearsal:
     found: ChaosFinding = field(default_factory=ChaosFinding)
 
     def go(self) -> None:
-        """Sessions until every row is there or of unknown fate; the budget is looked at after each."""
+        """Run sessions until every row is settled.
+
+        A row is settled when it is there or of unknown fate. The budget is checked after each session.
+        """
         for _ in range(MOST_SESSIONS):
-            ended = session(self.world, self._plan(), self._due())
+            plan = self.world.plan(
+                route=self.route,
+                concurrency=self.in_flight,
+                budget_pico=self.budget,
+                patience=HASTY,
+                watch=BreakerPolicy(accepted=frozenset(Sign)),
+            )
+            ended = session(self.world, plan, self._due())
             self._look(ended)
             if ended.how == "crashed" or ended.is_over:
                 return
@@ -65,17 +77,11 @@ class Rehearsal:
                 self.budget = round(self.budget * GROWTH)
         self.found.wrong("no end", f"after {MOST_SESSIONS} sessions: {ended}")
 
-    def _plan(self) -> Plan:
-        return self.world.plan(
-            route=self.route,
-            concurrency=self.in_flight,
-            budget_pico=self.budget,
-            patience=HASTY,
-            watch=BreakerPolicy(accepted=frozenset(Sign)),
-        )
-
     def _due(self) -> Due | None:
-        """When the client is killed: at its start, while it asks, or while it writes; None where it is left alone."""
+        """Draw when the client is killed; None: it is not.
+
+        At its start, while it asks, or while it writes.
+        """
         if not self.kills or self.draw.random() < 0.2:  # noqa: PLR2004 - some sessions are left alone in between
             return None
         self.kills -= 1
@@ -87,18 +93,15 @@ class Rehearsal:
         self.found.counts["sessions out of budget"] += ended.code == BUDGET_SPENT
         if ended.how == "crashed":
             self.found.wrong("crash", ended.message)
-        for what, spent in (("in the ledger", _spent(self.world.ledger)), ("billed", pico(self.world.billed()))):
+        # The ledger is this run's alone; unsettled requests stand there at their worst case.
+        ledger = sum(line.pico for line in listing(self.world.ledger) if line.state != "failed_free")
+        for what, spent in (("in the ledger", ledger), ("billed", pico(self.world.billed()))):
             if spent > self.budget:
                 self.found.wrong("over budget", f"${usd_text(spent)} {what}, of ${usd_text(self.budget)}")
 
 
-def _spent(ledger: Path) -> int:
-    """Pico-dollars in the ledger, which is one run's alone; unsettled requests at their worst case."""
-    return sum(line.pico for line in listing(ledger) if line.state != "failed_free")
-
-
 def drawn_run(world: World, draw: Random) -> Rehearsal:
-    """What a run is like: its route, its budget, how often it is killed."""
+    """Draw a run: route, budget, and number of kills."""
     route = Route("emulator", MODEL, draw.choice(PROVIDERS), stream=draw.random() < 0.7)  # noqa: PLR2004 - mostly
     in_flight = draw.choice([8, 16, 32, 64])
     worst = pico(cost_usd(PROFILES[route.provider], *WORST_TOKENS))
@@ -107,7 +110,10 @@ def drawn_run(world: World, draw: Random) -> Rehearsal:
 
 
 def rehearse(folder: Path, seed: int, prompts: int) -> tuple[ChaosFinding, str]:
-    """One run from its first session to the comparison of the books, and what was drawn for it in words."""
+    """Carry out one run and compare the books.
+
+    Returns the findings, and in words what was drawn.
+    """
     (tokenizer := folder / "tokenizer").mkdir()
     world = make_world(folder, byte_format(tokenizer))
     world.write_prompts(*(prompt_line(number) for number in range(prompts)))
@@ -124,25 +130,28 @@ def rehearse(folder: Path, seed: int, prompts: int) -> tuple[ChaosFinding, str]:
 
 
 def isolated(seed: int, prompts: int) -> tuple[ChaosFinding, str]:
-    """The same in a process of its own: what a run reads its shards with starts threads, and a fork loses them."""
+    """Rehearse in a process of its own.
+
+    Reading shards starts threads, and a fork loses them.
+    """
     with tempfile.TemporaryDirectory() as folder:
 
         def work() -> Json:
             found, way = rehearse(Path(folder), seed, prompts)
-            told: dict[str, Any] = {"wrong": found.violations, "examples": found.examples, "counts": found.counts}
-            return told | {"way": way}
+            sums: dict[str, Any] = {"wrong": found.violations, "examples": found.examples, "counts": found.counts}
+            return sums | {"way": way}
 
         try:
-            told: Any = told_by(work)
+            result: Any = told_by(work)
         except ChildError as error:
             return ChaosFinding(
                 Counter({"crash of the rehearsal": 1}), [f"{error}; its traceback stands above"]
             ), "no run"
-    return ChaosFinding(Counter(told["wrong"]), told["examples"], Counter(told["counts"])), told["way"]
+    return ChaosFinding(Counter(result["wrong"]), result["examples"], Counter(result["counts"])), result["way"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print, sum up. Exit 1 where anything is violated."""
+    """Run, print, sum up; 1 where anything is violated."""
     parser = argparse.ArgumentParser(prog="python -m harness chaos", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help=f"default {RUNS}")
     parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"prompts a run (default {PROMPTS})")

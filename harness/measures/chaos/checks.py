@@ -1,7 +1,7 @@
-"""What a run that went through chaos must still be: nothing lost, paid twice, wrong, or above its budget.
+"""Check a run after chaos: nothing lost, doubled, wrong, overspent.
 
-Guarantees: judged from what the emulator wrote down on its side and from what lies on disk on the client's; each
-violation is counted by name and shown by an example.
+Guarantees: judged by what the emulator recorded on its side and what lies on disk on the client's. Each violation is
+counted by name and shown by an example.
 """
 
 from __future__ import annotations
@@ -27,17 +27,26 @@ UNSETTLED = ("reserved", "answered", "unknown")
 
 @dataclass(slots=True)
 class Attempts:
-    """One row's attempts in the ledger: money in pico-dollars, hashes of answers that came whole."""
+    """One row's attempts in the ledger.
+
+    Money in pico-dollars; hashes of answers that came whole.
+    """
 
     settled: int = 0
     unsettled_worst: int = 0
     states: list[str] = field(default_factory=list)
     hashes: set[str] = field(default_factory=set)
 
+    def add(self, other: Attempts) -> None:
+        self.settled += other.settled
+        self.unsettled_worst += other.unsettled_worst
+        self.states += other.states
+        self.hashes |= other.hashes
+
 
 @dataclass(slots=True)
 class ChaosFinding:
-    """What one run came to."""
+    """Violations, examples and counts of one run."""
 
     violations: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -54,7 +63,7 @@ class ChaosFinding:
 
 
 def check(world: World, log: Path) -> ChaosFinding:
-    """Hold the two sides against each other, once the emulator has ended."""
+    """Compare both sides, once the emulator has ended."""
     found, sides = ChaosFinding(), Sides.of(world, log)
     _check_rows(found, world, sides)
     _check_money(found, sides)
@@ -66,7 +75,11 @@ def check(world: World, log: Path) -> ChaosFinding:
 
 @dataclass(slots=True)
 class Sides:
-    """By sample id: the row's name, what was billed (pico-dollars each), the faults, the bodies, the attempts."""
+    """Both sides by sample id.
+
+    `rows`: the row's name. `billed`: pico-dollars of each charge. `faults` and `sent`: what the wire did, and hashes of
+    whole bodies. `ledger`: the client's attempts.
+    """
 
     rows: Mapping[str, str]
     billed: Mapping[str, list[int]]
@@ -78,21 +91,17 @@ class Sides:
     def of(cls, world: World, log: Path) -> Sides:
         lines = (world.folder / "prompts.jsonl").read_text().splitlines()
         rows = {sample_id(prompt): prompt.id for prompt in map(prompt_of, map(json.loads, lines))}
-        billed, faults, sent = defaultdict[str, list[int]](list), defaultdict[str, list[str]](list), _sets()
+        billed, faults = defaultdict[str, list[int]](list), defaultdict[str, list[str]](list)
+        sent, ledger = defaultdict[str, set[str]](set), defaultdict[str, Attempts](Attempts)
         for entry in world.entries():
             billed[str(entry.sample_id)].append(pico(Decimal(entry.cost)))
         for line in map(json.loads, log.read_text().splitlines()):
             faults[line["sample"]].append(line["fault"])
             sent[line["sample"]].add(line["sha256"])
         names = {name: sample for sample, name in rows.items()}
-        ledger = defaultdict[str, Attempts](Attempts)
         for row, attempt in _attempts(world.ledger):
-            _merge(ledger[names[row]], attempt)
+            ledger[names[row]].add(attempt)
         return cls(rows, billed, faults, sent, ledger)
-
-
-def _sets() -> defaultdict[str, set[str]]:
-    return defaultdict(set)
 
 
 def _attempts(path: Path) -> Iterator[tuple[str, Attempts]]:
@@ -103,13 +112,6 @@ def _attempts(path: Path) -> Iterator[tuple[str, Attempts]]:
             whole = raw is not None and json.loads(headers).get("complete") is True
             hashes = {hashlib.sha256(raw).hexdigest()} if whole else set()
             yield row, Attempts(cost if state == "settled" else 0, worst if state in UNSETTLED else 0, [state], hashes)
-
-
-def _merge(total: Attempts, one: Attempts) -> None:
-    total.settled += one.settled
-    total.unsettled_worst += one.unsettled_worst
-    total.states += one.states
-    total.hashes |= one.hashes
 
 
 def _check_rows(found: ChaosFinding, world: World, sides: Sides) -> None:

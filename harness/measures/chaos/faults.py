@@ -1,7 +1,8 @@
-"""Faults on the wire, drawn at random: what providers and networks were seen to do to an answer, and worse.
+"""Faults on the wire, drawn at random.
 
-Guarantees: a `Fault` says whether the answer behind it was made and billed and whether a row may come of what is shown;
-what it does is a pure function of the true answer and of a seeded generator. Nothing here knows the client.
+They are what providers and networks were seen to do to an answer, and worse. Guarantees: a `Fault` says whether its
+answer was made and billed, and whether a row may come of what is shown. What it does is a pure function of the true
+answer and a seeded generator. Nothing here knows the client.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ SLOWEST: Final = 0.03
 
 
 class End(StrEnum):
-    """How the connection ends: after the whole body, within it, within it by a reset, or before any status."""
+    """How the connection ends.
+
+    `CUT` and `RESET` end within the body, `NOTHING` before any status.
+    """
 
     WHOLE = "whole"
     CUT = "cut"
@@ -50,9 +54,10 @@ class ShownFault:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`weight` is its share of all requests in a thousand; `asks`: the answer is made and billed.
+    """One kind of fault.
 
-    `passes`: the row may be accepted. `change` makes what is shown of the true answer, or of an empty one.
+    `weight`: its share of a thousand requests. `asks`: the answer is made and billed. `passes`: its row may be taken.
+    `change` makes what is shown, of the true answer or of an empty one.
     """
 
     name: str
@@ -88,7 +93,10 @@ def _turned_away(status: int) -> Callable[[ShownFault, Random], ShownFault]:
 
 
 def _lost_after_billing(true: ShownFault, draw: Random) -> ShownFault:
-    """The answer is made and billed, and an error comes in its place; half of them name the generation."""
+    """Bill the answer, then send an error in its place.
+
+    Half of the errors name the generation.
+    """
     named = {key: value for key, value in true.headers.items() if key == "x-generation-id"}
     return _error(draw.choice(BILLED_ERRORS), draw, **(named if draw.random() < 0.5 else {}))  # noqa: PLR2004 - a half
 
@@ -99,7 +107,10 @@ def _error_inside(true: ShownFault, _: Random) -> ShownFault:
 
 
 def _error_chunk(true: ShownFault, draw: Random) -> ShownFault:
-    """In a stream: amid its chunks, on its usage or behind it; what follows may come or not."""
+    """Put an error into a stream, or into a body.
+
+    In a stream it stands amid the chunks, on the usage or behind it, and what follows may come or not.
+    """
     if not is_stream(true.body):
         return replace(true, body=edited(true.body, lambda body, _: {**body, "error": ERROR}))
     parts = events(true.body)
@@ -116,7 +127,7 @@ def _choices(true: ShownFault, change: Callable[[dict[str, Json]], dict[str, Jso
 
 
 def _nothing_made(_: ShownFault, draw: Random) -> ShownFault:
-    """`finish_reason` null with zero tokens: not billed."""
+    """Answer with null `finish_reason` and zero tokens: not billed."""
     head: dict[str, Json] = {"id": f"gen-0-none{draw.getrandbits(40)}", "model": "drafter-gate/tiny-kimi"}
     usage: Json = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9, "cost": 0}
     message: Json = {"role": "assistant", "content": "", "reasoning": None}
@@ -153,7 +164,10 @@ def _junk_logprobs(true: ShownFault, draw: Random) -> ShownFault:
 
 
 def _no_cost(true: ShownFault, draw: Random) -> ShownFault:
-    """The price is not told, or is junk: the ledger must hold the worst case until it asks again."""
+    """Leave the price out, or send junk for it.
+
+    The ledger must hold the worst case until it asks again.
+    """
     junk: dict[str, Json] = draw.choice([{}, {"cost": 1e300}, {"cost": "free"}, {"cost": -1}])
 
     def change(body: dict[str, Json], _: int) -> dict[str, Json]:
@@ -166,7 +180,7 @@ def _no_cost(true: ShownFault, draw: Random) -> ShownFault:
 
 
 def _usage_form(true: ShownFault, draw: Random) -> ShownFault:
-    """A chunk of its own without choices, or on the finish chunk."""
+    """Send usage without choices, or on the last chunk."""
     if not is_stream(true.body):
         return true
     if draw.random() < 0.5:  # noqa: PLR2004 - a half
@@ -177,7 +191,7 @@ def _usage_form(true: ShownFault, draw: Random) -> ShownFault:
 
 
 def _talkative(true: ShownFault, draw: Random) -> ShownFault:
-    """Comments between chunks, or white space before a body."""
+    """Add comments between chunks, or white space before a body."""
     if not is_stream(true.body):
         return replace(true, body=b"\n         \n" * draw.randrange(1, 200) + true.body)
     parts = events(true.body)
@@ -189,7 +203,10 @@ def _talkative(true: ShownFault, draw: Random) -> ShownFault:
 
 
 def _cut(end: End) -> Callable[[ShownFault, Random], ShownFault]:
-    """The body ends early. `whole` ends it in good order, so that only what it says tells."""
+    """End the body early.
+
+    With `End.WHOLE` the connection ends in good order, so only the body shows the damage.
+    """
 
     def change(true: ShownFault, draw: Random) -> ShownFault:
         return replace(true, body=true.body[: draw.randrange(len(true.body))], end=end)
@@ -202,7 +219,10 @@ def _slow(true: ShownFault, draw: Random) -> ShownFault:
 
 
 def _twice(true: ShownFault, draw: Random) -> ShownFault:
-    """A run of bytes comes twice, wherever it is but in the price: a price that still is one is beyond any check."""
+    """Send a run of bytes twice, outside the price.
+
+    A doubled price can still be a price, which no check could see.
+    """
     while True:
         start = draw.randrange(len(true.body))
         stop = min(start + draw.randrange(1, 40), len(true.body))
@@ -259,5 +279,5 @@ There the ids are compared, as everywhere."""
 
 
 def drawn(draw: Random) -> Fault:
-    """One fault, by its weight."""
+    """Return one fault, drawn by weight."""
     return draw.choices(FAULTS, [fault.weight for fault in FAULTS])[0]

@@ -1,8 +1,8 @@
-"""The emulator behind a bad wire, in a process of its own: every chat completion meets a drawn fault.
+"""The emulator behind a bad wire, in its own process.
 
-Guarantees: the emulator's answer is made and billed before anything is damaged, and what was done to it is written
-down, one JSON object a line, before its first byte is sent: `{"sample", "fault", "generation", "sha256"}`, the hash of
-a body that is sent whole.
+Every chat completion meets a drawn fault. Guarantees: the emulator's answer is made and billed before anything is
+damaged. What was done to it is written before its first byte is sent, one JSON object a line: `{"sample", "fault",
+"generation", "sha256"}`, the hash being that of a body that is sent whole.
 """
 
 from __future__ import annotations
@@ -60,15 +60,12 @@ class BadWire:
         if fault.asks and true.status != NO_ANSWER.status:
             fault = NONE
         shown = fault.change(true, self.draw)
-        self._write(json.loads(body).get("user"), fault, true, shown)
-        await _show(shown, receive, send)
-
-    def _write(self, sample: str, fault: Fault, true: ShownFault, shown: ShownFault) -> None:
         whole = hashlib.sha256(shown.body).hexdigest() if shown.end is End.WHOLE else None
         generation = true.headers.get("x-generation-id")
-        line = {"sample": sample, "fault": fault.name, "generation": generation, "sha256": whole}
+        line = {"sample": json.loads(body).get("user"), "fault": fault.name, "generation": generation, "sha256": whole}
         self.log.write(json.dumps(line) + "\n")
         self.log.flush()
+        await _show(shown, receive, send)
 
 
 async def _body(receive: App) -> bytes:
@@ -136,7 +133,10 @@ def _reset(transport: asyncio.WriteTransport) -> None:
 
 
 def answers(fmt: Format, draw: Random, count: int = 64) -> list[Ids]:
-    """A pool: texts with characters of several bytes, line feeds, and words that come twice."""
+    """Return a pool of awkward texts.
+
+    They hold characters of several bytes, line feeds, and repeated words.
+    """
     encode = fmt.tokenizer.encode
     words = ["more ", "more ", "\N{LATIN SMALL LETTER E WITH ACUTE}", "\n", "\N{ROCKET}", "aa", "  ", "x=1;", '"\\"']
 
@@ -148,7 +148,10 @@ def answers(fmt: Format, draw: Random, count: int = 64) -> list[Ids]:
 
 @contextlib.contextmanager
 def bad_wire(fmt: Format, oracle: Path, log: Path, seed: int) -> Iterator[str]:
-    """The base URL of the emulator behind a bad wire, in a forked process until the `with` ends."""
+    """Serve in a forked process within the block.
+
+    Yields the base URL.
+    """
     reading, writing = os.pipe()
     child = forked(lambda: _serve(fmt, oracle, log, seed, writing))
     os.close(writing)
@@ -171,10 +174,9 @@ def _serve(fmt: Format, oracle: Path, log: Path, seed: int, writing: int) -> Non
         pool = PoolAnswerer(common=answers(fmt, draw))
         service = Service(fmt, pool, truth, CONTEXT, account=Account(Decimal(1000), delay=0.0), seeds=Random(seed))
         listener = bind(0)
-        url = f"{address(listener)}\n".encode()
-        serve(cast("Starlette", BadWire(create_app(service), draw, file)), listener, lambda _: _told(writing, url))
 
+        def started(_: object) -> None:
+            os.write(writing, f"{address(listener)}\n".encode())
+            os.close(writing)
 
-def _told(writing: int, url: bytes) -> None:
-    os.write(writing, url)
-    os.close(writing)
+        serve(cast("Starlette", BadWire(create_app(service), draw, file)), listener, started)

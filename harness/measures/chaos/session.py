@@ -1,6 +1,7 @@
-"""One session of a client in a forked process, which may be killed.
+"""One session of a client in a forked process.
 
-Guarantees: a fork shares nothing with its parent that a run writes; how it ended is told, and a traceback is kept.
+It may be killed. Guarantees: a fork shares nothing with its parent that a run writes. How it ended is reported, and a
+traceback is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.fixtures.forks import forked, told_by
 from harness.fixtures.runs import World
 from pipeline.generation.engines.openrouter import open_client
 from pipeline.generation.ledger import Ledger
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import Plan
 from pipeline.generation.reconcile import reconcile
 from pipeline.records import Json
@@ -35,7 +36,10 @@ How = Literal["killed", "ended", "stopped", "crashed"]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended. `is_over`: every row is there, or its fate is unknown."""
+    """How a session ended.
+
+    `is_over`: every row is there, or its fate is unknown.
+    """
 
     how: How
     code: int = 0
@@ -44,13 +48,16 @@ class Ended:
 
 
 def when_asked(world: World, size: int) -> Due:
-    """Once the emulator's log has grown by so many bytes."""
+    """Due once the emulator's log has grown by `size` bytes."""
     grown = _size(world.oracle) + size
     return lambda: _size(world.oracle) >= grown
 
 
 def when_writing(world: World) -> Due:
-    """Once the session writes rows: a shard, or the file that becomes one, or the quarantine."""
+    """Due once the session writes rows.
+
+    A shard, the file that becomes one, or the quarantine.
+    """
     before = _rows_on_disk(world.out)
     return lambda: _rows_on_disk(world.out) != before
 
@@ -63,12 +70,12 @@ def _rows_on_disk(folder: Path) -> list[tuple[str, int]]:
 
 
 def session(world: World, plan: Plan, due: Due | None) -> Ended:
-    """One session; killed once that is due, unless it ended before."""
-    said = world.folder / "said.json"
-    said.unlink(missing_ok=True)
-    child = forked(lambda: said.write_text(json.dumps(_told(world, plan))), silent=True)
+    """Run one session; kill it once that is due."""
+    report = world.folder / "said.json"
+    report.unlink(missing_ok=True)
+    child = forked(lambda: report.write_text(json.dumps(_outcome(world, plan))), silent=True)
     deadline = time.monotonic() + LONGEST_SECONDS
-    while not _is_gone(child):
+    while os.waitpid(child, os.WNOHANG)[0] != child:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -78,19 +85,14 @@ def session(world: World, plan: Plan, due: Due | None) -> Ended:
             os.waitpid(child, 0)
             break
         time.sleep(LOOK_SECONDS)
-    return _ended(said)
-
-
-def _ended(said: Path) -> Ended:
     try:
-        told = json.loads(said.read_text())
+        return Ended(**json.loads(report.read_text()))
     except (OSError, ValueError):
         return Ended("killed")
-    return Ended(told["how"], told["code"], told["message"], told["is_over"])
 
 
-def _told(world: World, plan: Plan) -> dict[str, Json]:
-    """The child's part."""
+def _outcome(world: World, plan: Plan) -> dict[str, Json]:
+    """Run the session in the child; return `Ended`'s fields."""
     try:
         summary = world.run(plan)
     except StopError as error:
@@ -104,7 +106,10 @@ def _told(world: World, plan: Plan) -> dict[str, Json]:
 
 
 def reconciled(ledger: Path, url: str) -> None:
-    """Ask the emulator what unsettled requests cost, in a process of its own. Raises ChildError."""
+    """Ask the emulator for the cost of unsettled requests.
+
+    In a process of its own. Raises ChildError.
+    """
 
     async def ask() -> Json:
         async with open_client("emulator", url) as client:
@@ -112,10 +117,6 @@ def reconciled(ledger: Path, url: str) -> None:
                 return {str(what): n for what, n in (await reconcile(client, opened, "emulator")).items()}
 
     told_by(lambda: asyncio.run(ask()))
-
-
-def _is_gone(child: int) -> bool:
-    return os.waitpid(child, os.WNOHANG)[0] == child
 
 
 def _size(path: Path) -> int:

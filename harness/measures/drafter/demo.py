@@ -1,11 +1,13 @@
-"""A drafter for the tiny target from prompts to acceptance length, each stage by its own command, in minutes.
+"""Train and evaluate a drafter end to end.
 
-Guarantees: the training prompts are drawn from the grammar's training split and those that are evaluated are the
-shipped ones, of its held-out split: no last question is in both. At least `--rows` rows are accepted, with their proof
-and manifest, or nothing is trained; the drafter before training and a table of what follows what are measured beside
-it, and every answer is compared with the target's own. Exit 1 where the drafter misses its aim, and that of the first
-command that fails otherwise. Run again on the same folder, it goes on where it was.
-Usage: `python -m harness drafter-demo --out DIR [--rows 2000] [--epochs 4] [--threads 2]`, or `nox -s drafter`.
+`python -m harness drafter-demo --out DIR` for the tiny target (`nox -s drafter`), or
+`python -m harness drafter-demo --target smollm --model MODEL --out DIR FILE…` for SmolLM2 (`nox -s demo_smollm`).
+
+Guarantees: each stage is a command of its own. No prompt is both trained on and evaluated: the tiny target is evaluated
+on the shipped prompts, which come from the held-out split of its grammar, SmolLM2 on the questions that `smollm-rows`
+held out. The untrained drafter and a bigram table are measured on the same prompts, and every answer is compared with
+the target's own. The first command that fails ends the demo with its exit status. For the tiny target, fewer than
+`--rows` accepted rows or an acceptance length below the aim is exit 1. A second run on the same folder resumes.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.prompts import PROMPTS, line
@@ -29,95 +32,154 @@ from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
 from pipeline.shards.manifest import MANIFEST
 
-SEED = 7
-"""Of the training prompts; the shipped ones are of another seed and split."""
-SPARE = 1.05
-"""Prompts for each row that is wanted: at temperature 1, some 2 % of the tiny target's answers have no valid layout."""
-AIM = 2.5
-"""Tokens a round that a chain of four should give."""
-SHAPE = "chain:4"
-LEARNING_RATE = 2e-3
-"""Twenty times the usual: minutes of a CPU are hundreds of steps, not hundreds of thousands."""
 FAILED = 1
+
+SEED = 7
+"""Seed of the tiny target's training prompts. The shipped prompts have another seed and split."""
+SPARE = 1.05
+"""Prompts for each row wanted: at temperature 1, about 2 % of the tiny target's answers have no valid layout."""
+AIM = 2.5
+"""Least acceptance length of the tiny target's drafter, in tokens a round of `SHAPE`."""
+SHAPE = "chain:4"
+TINY_LEARNING_RATE = 2e-3
+"""Twenty times the usual: minutes on a CPU are hundreds of steps, not hundreds of thousands."""
+
+HELD_OUT = "held_out.jsonl"
+RESULT = "evaluation.json"
+SAMPLED: Mapping[str, Sequence[str]] = {
+    "rows": (),
+    "rows-sampled": ("--temperature", "0.8", "--seed", "1"),
+}
+"""SmolLM2's folders of rows and their sampling: greedy as in evaluation, then random."""
+SHAPES = ("chain:4", "tree:4,2,2,1")
+DRAFT_VOCABULARY = 6144
+SMOLLM_LEARNING_RATE = 1.5e-3
+"""Fifteen times the usual, for the same reason."""
+
+Results: TypeAlias = Mapping[str, Any]
+"""What each stage that ran printed as JSON, by stage."""
+Seconds: TypeAlias = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command behind `python -m`, and its success.
+
+    A stage whose `done` exists is skipped; without `done` the command resumes by itself. `evaluation` receives what the
+    command printed. Fewer than `least_rows` accepted rows end the demo.
+    """
+
+    name: str
+    command: Sequence[str]
+    done: Path | None = None
+    evaluation: Path | None = None
+    least_rows: int = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """All stages; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m harness drafter-demo", description="A drafter in minutes.")
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="rows, training and evaluation, new or gone on with")
-    add("--rows", type=int, default=2000, metavar="N", help="accepted rows to train on, at least (default: 2000)")
-    add("--epochs", type=int, default=4, metavar="N", help="times that all rows are read (default: 4)")
+    add("--target", choices=[*TARGETS], default="tiny", help="whose drafter is trained (default: tiny)")
+    add("--out", type=Path, required=True, metavar="DIR", help="rows, training and evaluation; new or to resume")
+    add("--rows", type=int, default=2000, metavar="N", help="tiny: accepted rows to train on, at least (default: 2000)")
+    add("--epochs", type=int, metavar="N", help="passes over all rows (default: tiny 4, smollm 3)")
     add("--threads", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="of torch (default: 2)")
-    return run(parser.parse_args(arguments))
+    add("--model", type=Path, metavar="DIR", help="smollm: a model directory, as `python -m harness smollm` writes")
+    add("--learning-rate", type=float, default=SMOLLM_LEARNING_RATE, metavar="X", help="smollm (default: 0.0015)")
+    add("--prompts", type=int, metavar="N", help="smollm: at most so many held-out prompts of each set")
+    add("--max-tokens", type=int, default=96, metavar="N", help="smollm: longest evaluated answer (default: 96)")
+    add("questions", type=Path, nargs="*", metavar="FILE", help="smollm: JSON Lines with `turns` or `messages`")
+    options = parser.parse_args(arguments)
+    if options.target == "smollm" and not (options.model and options.questions):
+        parser.error("--target smollm needs --model DIR and at least one FILE of questions")
+    return run(options)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Generate, train, evaluate, report; the exit status of the first that fails."""
+    """Run all stages and report; the first failure's status."""
     options.out.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
-    found: dict[str, Any] = {}
-    for name, command in commands(options):
+    results: dict[str, Any] = {}
+    stages, report = TARGETS[options.target]
+    for stage in stages(options):
+        name = stage.name
+        if stage.done is not None and stage.done.exists():
+            sys.stderr.write(f"{name}: there already\n")
+            continue
+        sys.stderr.write(f"{name}: python -m {' '.join(stage.command)}\n")
         begun = time.monotonic()
-        sys.stderr.write(f"{name}: python -m pipeline {' '.join(command)}\n")
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline", *command], cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True
+        completed = subprocess.run(
+            [sys.executable, "-m", *stage.command], cwd=ROOT, check=False, stdout=subprocess.PIPE
         )
-        if done.returncode:
-            return done.returncode
         seconds[name] = round(time.monotonic() - begun, 1)
-        found[name] = json.loads(done.stdout)
-        if name == "generate" and (accepted := int(found[name]["rows"]["accepted"])) < options.rows:
-            sys.stderr.write(
-                f"error: {accepted} rows were accepted, {options.rows} are wanted. Raise --rows a little\n"
-            )
+        if completed.stdout.startswith(b"{"):
+            results[name] = json.loads(completed.stdout)
+            if stage.evaluation is not None:
+                _write(stage.evaluation, completed.stdout)
+        if completed.returncode:
+            sys.stderr.write(f"{name} ended with {completed.returncode}\n")
+            return completed.returncode
+        if stage.least_rows and (accepted := int(results[name]["rows"]["accepted"])) < stage.least_rows:
+            wanted = f"{accepted} rows were accepted, {stage.least_rows} are wanted"
+            sys.stderr.write(f"error: {wanted}. Raise --rows a little\n")
             return FAILED
-    return report(options.out, found, seconds)
+        if stage.done is not None and stage.done.suffix == ".done":
+            stage.done.touch()
+    return report(options.out, results, seconds)
 
 
-def commands(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
-    """Each stage and its command; the prompts are written before the first."""
-    prompts, rows, run = (options.out / name for name in ("prompts.jsonl", "rows", "run"))
-    write_prompts(prompts, round(options.rows * SPARE))
-    generate = ["generate", "--route", "local", "--prompts", str(prompts), "--out", str(rows), "--budget-usd", "0"]
-    yield "generate", [*generate, "--tools", "raw", "--seed", str(SEED), "--concurrency", "128", "--json"]
-    machine = ["--target", str(WEIGHTS), "--threads", str(options.threads), "--device", "cpu", "--json"]
-    train = ["train", str(rows), "--out", str(run), "--epochs", str(options.epochs), *machine]
-    train += ["--tokens-a-batch", "1024", "--learning-rate", str(LEARNING_RATE), "--warmup", "0.03"]
-    yield "train", [*train, "--checkpoint-every", "200", "--validate-every", "200"]
-    evaluate = ["evaluate", str(run / "drafter"), "--prompts", str(PROMPTS), "--shape", SHAPE, *machine]
-    yield "evaluate", [*evaluate, "--untrained", "0", "--bigram", str(rows)]
-
-
-def write_prompts(path: Path, count: int) -> None:
-    """The first `count` prompts of the training split, in the schema that `generate` reads."""
-    text = "".join(line(sample.prompt) for sample in islice(samples(SEED, Split.TRAIN), count))
-
+def _write(path: Path, data: bytes) -> None:
     def fill(file: BinaryIO) -> None:
-        file.write(text.encode("utf-8"))
+        file.write(data)
 
     write_whole(path, fill)
 
 
-def report(out: Path, found: Mapping[str, Any], seconds: Mapping[str, float]) -> int:
-    """The numbers on stdout and in `demo.json`; whether the aim is met and no answer differs."""
-    lengths = {str(cell["drafter"]): float(cell["acceptance_length"] or 0.0) for cell in found["evaluate"]["sets"]}
+# The tiny target
+
+
+def tiny_stages(options: argparse.Namespace) -> Iterator[Stage]:
+    """Generate, train, evaluate.
+
+    The training prompts are written before the first stage.
+    """
+    prompts, rows, run_folder = (options.out / name for name in ("prompts.jsonl", "rows", "run"))
+    write_prompts(prompts, round(options.rows * SPARE))
+    generate = ["generate", "--route", "local", "--prompts", str(prompts), "--out", str(rows), "--budget-usd", "0"]
+    generate += ["--tools", "raw", "--seed", str(SEED), "--concurrency", "128", "--json"]
+    yield Stage("generate", ["pipeline", *generate], least_rows=options.rows)
+    machine = ["--target", str(WEIGHTS), "--threads", str(options.threads), "--device", "cpu", "--json"]
+    train = ["train", str(rows), "--out", str(run_folder), "--epochs", str(options.epochs or 4), *machine]
+    train += ["--tokens-a-batch", "1024", "--learning-rate", str(TINY_LEARNING_RATE), "--warmup", "0.03"]
+    yield Stage("train", ["pipeline", *train, "--checkpoint-every", "200", "--validate-every", "200"])
+    evaluate = ["evaluate", str(run_folder / "drafter"), "--prompts", str(PROMPTS), "--shape", SHAPE, *machine]
+    yield Stage("evaluate", ["pipeline", *evaluate, "--untrained", "0", "--bigram", str(rows)])
+
+
+def write_prompts(path: Path, count: int) -> None:
+    """Write the first `count` training prompts for `generate`."""
+    _write(path, "".join(line(sample.prompt) for sample in islice(samples(SEED, Split.TRAIN), count)).encode("utf-8"))
+
+
+def tiny_report(out: Path, results: Results, seconds: Seconds) -> int:
+    """Print the figures and write `demo.json`.
+
+    1 below the aim or where an answer differs.
+    """
+    evaluated = results["evaluate"]
+    lengths = {str(cell["drafter"]): float(cell["acceptance_length"] or 0.0) for cell in evaluated["sets"]}
     trained, *others = lengths.items()
-    failures = len(found["evaluate"]["lossless"]["failures"])
+    failures = len(evaluated["lossless"]["failures"])
     document = {
         "aim": AIM,
         "shape": SHAPE,
         "acceptance_length": lengths,
         "failures": failures,
         "seconds": dict(seconds),
+        "accepted_rows": int(results["generate"]["rows"]["accepted"]),
+        "train": results["train"],
     }
-    document |= {"accepted_rows": int(found["generate"]["rows"]["accepted"]), "train": found["train"]}
-    text = json.dumps(document, indent=2) + "\n"
-
-    def fill(file: BinaryIO) -> None:
-        file.write(text.encode("ascii"))
-
-    write_whole(out / "demo.json", fill)
+    _write(out / "demo.json", (json.dumps(document, indent=2) + "\n").encode("ascii"))
     beside = ", ".join(f"{name} {length:.2f}" for name, length in others)
     times = ", ".join(f"{name} {each:,.0f} s" for name, each in seconds.items())
     sys.stdout.write(
@@ -125,3 +187,63 @@ def report(out: Path, found: Mapping[str, Any], seconds: Mapping[str, float]) ->
         f"{document['accepted_rows']:,} rows accepted ({out / 'rows' / MANIFEST}); {failures} answers differ; {times}\n"
     )
     return 0 if trained[1] >= AIM and not failures else FAILED
+
+
+# SmolLM2
+
+
+def smollm_stages(options: argparse.Namespace) -> Iterator[Stage]:
+    """Two folders of rows, hidden states, training, evaluation."""
+    out, model = options.out, str(options.model)
+    folders = [str(out / name) for name in SAMPLED]
+    for folder, sampling in zip(folders, SAMPLED.values(), strict=True):
+        rows = ["harness", "smollm-rows", model, folder, *map(str, options.questions), *sampling]
+        yield Stage(Path(folder).name, rows, Path(f"{folder}.done"))
+    target, threads = ["--target", model], ["--threads", str(options.threads)]
+    states = ["pipeline", "states", *folders, *target, "--out", str(out / "states"), "--device", "cpu"]
+    yield Stage("states", states, out / "states.done")
+    train = ["pipeline", "train", str(out / "states"), *target, "--out", str(out / "run"), "--device", "cpu", *threads]
+    train += ["--draft-vocabulary", str(DRAFT_VOCABULARY), "--learning-rate", str(options.learning_rate)]
+    train += ["--epochs", str(options.epochs or 3), "--tokens-a-batch", "1024", "--ttt-length", "4", "--warmup", "0.05"]
+    train += ["--checkpoint-every", "100", "--validate-every", "400", "--held-out", "0.03"]
+    yield Stage("train", train, out / "run" / "drafter" / "config.json")
+    evaluate = ["pipeline", "evaluate", str(out / "run" / "drafter"), *target, "--prompts", f"{folders[0]}/{HELD_OUT}"]
+    evaluate += [word for shape in SHAPES for word in ("--shape", shape)]
+    evaluate += ["--max-tokens", str(options.max_tokens), "--untrained", "0", *threads, "--json", "--bigram", *folders]
+    evaluate += [] if options.prompts is None else ["--limit", str(options.prompts)]
+    yield Stage("evaluate", evaluate, out / RESULT, evaluation=out / RESULT)
+
+
+def smollm_report(out: Path, results: Results, seconds: Seconds) -> int:  # noqa: ARG001 - stages that are done do not run
+    """Print the evaluation, which may be an earlier run's."""
+    for text in table(json.loads((out / RESULT).read_bytes()), seconds):
+        sys.stdout.write(f"{text}\n")
+    return 0
+
+
+def table(evaluated: Mapping[str, Any], seconds: Seconds) -> Iterator[str]:
+    """Yield acceptance lengths, the contract and the times.
+
+    Lengths are by drafter, set and shape.
+    """
+    yield f"{'drafter':<20} {'set':<12} {'shape':<14} {'prompts':>7} {'length':>6} {'without loops':>13} {'ratio':>5}"
+    for each in evaluated["sets"]:
+        numbers = (each["acceptance_length"], each["acceptance_length_without_loops"], each["speedup"])
+        length, free, ratio = ("-" if number is None else f"{number:.2f}" for number in numbers)
+        yield (
+            f"{each['drafter']:<20} {each['set']:<12} {each['shape']:<14} {each['prompts']:>7} {length:>6} "
+            f"{free:>13} {ratio:>5}"
+        )
+    found = evaluated["lossless"]
+    yield (f"lossless: {found['answers']} answers, {len(found['ties'])} differ at a tie, {len(found['failures'])} fail")
+    yield "wall time: " + (", ".join(f"{name} {number:,.0f} s" for name, number in seconds.items()) or "nothing ran")
+
+
+TARGETS: Mapping[
+    str,
+    tuple[Callable[[argparse.Namespace], Iterator[Stage]], Callable[[Path, Results, Seconds], int]],
+] = {
+    "tiny": (tiny_stages, tiny_report),
+    "smollm": (smollm_stages, smollm_report),
+}
+"""Stages and report of each target."""

@@ -1,10 +1,11 @@
-"""The lossless contract measured: greedy speculative answers against the target's own, on hundreds of prompts.
+"""Compare greedy speculative answers with the target's own.
 
-Guarantees: each prompt is answered plainly, then in every shape by three who draft: a trained drafter where one is
-given, one with drawn weights, and one who knows the answer and errs three times in ten, so that paths of every length
-are kept and thrown away. Exit 1 where an answer differs though plain decoding's margin exceeds a tie; ties are listed.
-Usage: `python -m harness lossless` (the tiny target, prompts that it was never taught), or with `--target MODEL
---prompts FILE`, `--drafter DRAFTER_DIR`, `--shape SHAPE`, `--count N`, `--max-tokens N`, `--without-drawn`, `--json`.
+`python -m harness lossless [--target MODEL --prompts FILE] [--drafter DIR]`
+
+Guarantees: each prompt is answered plainly, then in every shape by up to three drafters: a trained one where it is
+given, one with drawn weights, and one that knows the answer and errs three times in ten, so that paths of every length
+are kept and discarded. Without `--target` the tiny target answers prompts that it was never taught. Exit 1 where an
+answer differs though plain decoding's margin exceeds a tie; ties are listed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SHAPES = ("chain:4", "tree:4,2,2,1", "dynamic:4,4,16")
 
 
 def tiny_questions(count: int) -> list[EvaluationPrompt]:
-    """Prompts of every topic that the tiny target was not taught."""
+    """Return held-out prompts of every topic of the tiny target."""
     from pipeline.drafter.decoding.prompts import EvaluationPrompt
     from pipeline.formats.registry import open_format
 
@@ -57,7 +58,10 @@ def trials(
     *,
     drawn: bool = True,
 ) -> list[Trial]:
-    """All answers of all who draft. Raises VerifyError and what loading the drafter raises."""
+    """Return all answers of all drafters. Raises VerifyError.
+
+    Raises what loading the drafter raises, too.
+    """
     from pipeline.drafter.decoding.drafting import DrafterDrafting
     from pipeline.drafter.decoding.speculate import Limits
     from pipeline.drafter.decoding.verify import Verifier, VerifyError
@@ -98,7 +102,7 @@ def _of_one(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness lossless", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness lossless", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("--target", type=Path, default=TINY, help="the target's model directory (default: the tiny target)")
     add("--prompts", type=Path, nargs="+", help="prompts as `evaluate` reads them (default: the tiny target's own)")

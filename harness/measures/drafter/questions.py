@@ -1,7 +1,7 @@
-"""Questions of evaluation sets, a set a file, and which of them are held out.
+"""Questions of evaluation sets, and which are held out.
 
-Guarantees: what is held out is spread evenly over each set and depends on the files alone; a line in which nothing is
-asked is named, never skipped.
+Guarantees: one file is one set. Held-out questions are spread evenly over each set and depend on the files alone. A
+line without a question is an error that names it; none is skipped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from pipeline.records import Json
 
 
 class QuestionsError(Exception):
-    """A file that holds no questions, or fewer than are to be held out."""
+    """A file without questions, or with too few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one line of a set asks, turn by turn. No row is made of a question that is held out."""
+    """The turns of one line of a set.
+
+    No row is made of a question that is held out.
+    """
 
     id: str
     dataset: str
@@ -34,9 +37,9 @@ class Question:
 
 
 def read_questions(files: Sequence[Path], limit: int | None = None) -> list[Question]:
-    """The first `limit` lines of each file. A set is named by its file, or its folder where files are all one name.
+    """Return the first `limit` questions of each file.
 
-    Raises QuestionsError, OSError.
+    A set is named by its file, or by its folder where all files have one name. Raises QuestionsError, OSError.
     """
     found: list[Question] = []
     for path, name in zip(files, _names(files), strict=True):
@@ -49,7 +52,10 @@ def read_questions(files: Sequence[Path], limit: int | None = None) -> list[Ques
 
 
 def chosen(questions: Sequence[Question], hold_out: int) -> list[Question]:
-    """The same with `hold_out` of them held out, as many of each set as of any other. Raises QuestionsError."""
+    """Mark `hold_out` of the questions, evenly over the sets.
+
+    Raises QuestionsError.
+    """
     sets = list(dict.fromkeys(question.dataset for question in questions))
     found: list[Question] = []
     for place, name in enumerate(sets):
@@ -84,7 +90,7 @@ def _question(path: Path, number: int, line: bytes, name: str) -> Question:
 
 
 def _turns(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """As they stand, for the caller to judge."""
+    """Return the turns as they stand, unjudged."""
     if "turns" in value:
         return tuple(value["turns"]) if isinstance(value["turns"], list) else ()
     return tuple(said["content"] for said in value["messages"] if said["role"] == "user")

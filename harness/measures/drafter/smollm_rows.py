@@ -1,10 +1,12 @@
-"""Rows of a local model that has no Format here: prompts by its own chat template, answers with the ids it sampled.
+"""Make rows of a local model that has no Format.
 
-Guarantees: nothing is decoded and encoded again, so the evidence is `engine_ids` and true; a prompt that is not asked
-has its reason in the quarantine. Every n-th question is held out, evenly over its set: its prompt lies in
-`held_out.jsonl`, and no row is made of any of its turns. Shards and manifest are those of `generate`; the format is
-empty, since no contract of this repository covers the template. Stopped, it goes on where it was.
-Usage: `python -m harness smollm-rows MODEL OUT FILE… [--hold-out 60] [--limit N]`, the files as evaluations keep them.
+`python -m harness smollm-rows MODEL OUT FILE… [--hold-out 60] [--limit N]`
+
+The model's own chat template renders the prompts. Guarantees: answers are the sampled ids, never decoded and encoded
+again, so their evidence is `engine_ids`. A prompt that is not asked has its reason in the quarantine. Held-out
+questions are spread evenly over each set: their prompts are in `held_out.jsonl`, and no row is made of any of their
+turns. Shards and manifest are those of `generate`; the format is empty, since no contract of this repository covers
+the template. Run again, it resumes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pipeline.base.paths import ROOT
 from pipeline.gate.attestation import AttestationError, attestation_path, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
 from pipeline.generation.plan import row_seed
-from pipeline.records import Evidence, Ids, Json, Objection, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
+from pipeline.records import Evidence, Ids, Json, Reason, Refusal, Sampling, Span, SpanKind, TokenRow
 from pipeline.shards import manifest as manifests
 from pipeline.shards.manifest import Manifest, ManifestError, Session
 from pipeline.shards.shards import Quarantined, ShardError, ShardFolder
@@ -44,7 +46,7 @@ class RowsNotMadeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model directory, its engine, its chat template and what pins it."""
+    """A model directory, its engine, template and digests."""
 
     directory: Path
     engine: LocalEngine
@@ -53,14 +55,17 @@ class Model:
     weights_sha256: str
 
     def prompt_ids(self, turns: Sequence[Mapping[str, str]]) -> Ids:
-        """A conversation as the model's own template renders it, ready for its answer."""
+        """Return a conversation's ids, ready for its answer.
+
+        Rendered by the model's own template.
+        """
         rendered = self.template.apply_chat_template([*turns], add_generation_prompt=True, return_dict=True)
         return tuple(rendered["input_ids"])
 
 
 @dataclass(slots=True)
 class Job:
-    """What is asked, of whom, and where the rows go."""
+    """The model, the sampling, and the folder of the rows."""
 
     model: Model
     sampling: Sampling
@@ -70,7 +75,7 @@ class Job:
 
 
 def open_model(directory: Path, threads: int | None = None) -> Model:
-    """Read from disk only. Raises RowsNotMadeError, EngineError."""
+    """Load from disk only. Raises RowsNotMadeError, EngineError."""
     from transformers import AutoTokenizer
 
     from pipeline.generation.engines.local import load_engine
@@ -88,7 +93,10 @@ def open_model(directory: Path, threads: int | None = None) -> Model:
 
 
 def make_rows(model: Model, out: Path, questions: Sequence[Question], sampling: Sampling, session: Session) -> Manifest:
-    """A row for every turn of the questions that are not held out. Raises ManifestError, ShardError, OSError."""
+    """Make a row of each turn not held out.
+
+    Raises ManifestError, ShardError, OSError.
+    """
     asked, held = [q for q in questions if not q.held_out], [q for q in questions if q.held_out]
     wanted = settings(model, sampling, questions)
     manifests.begin(out, wanted)
@@ -106,7 +114,7 @@ def make_rows(model: Model, out: Path, questions: Sequence[Question], sampling: 
 
 
 def settings(model: Model, sampling: Sampling, questions: Sequence[Question]) -> dict[str, Json]:
-    """What the folder is begun with: everything that decides which rows come out."""
+    """Return everything that decides which rows come out."""
     asked: list[Json] = [question.document() for question in questions]
     return {
         "route": "local",
@@ -129,7 +137,10 @@ def settings(model: Model, sampling: Sampling, questions: Sequence[Question]) ->
 
 
 def attested_session() -> Session:
-    """A session under the attestation of this very tree. Raises AttestationError, RowsNotMadeError."""
+    """Return a session attested for this very tree.
+
+    Raises AttestationError, RowsNotMadeError.
+    """
     attested = read_attestation(attestation_path(), trusted_keys(ROOT), datetime.now(UTC))
     found = tree_digests(ROOT)
     if dict(attested.digests) != dict(found):
@@ -141,7 +152,7 @@ def attested_session() -> Session:
 
 
 def _ask(job: Job, questions: Sequence[Question]) -> None:
-    """First turns, then second ones behind the model's own first answers, and so on."""
+    """Ask first turns, then later ones behind the model's answers."""
     history: dict[str, list[Mapping[str, str]]] = {}
     for turn in range(max((len(q.turns) for q in questions), default=0)):
         waiting = [q for q in questions if turn < len(q.turns) and (turn == 0 or q.id in history)]
@@ -163,7 +174,7 @@ def _ask(job: Job, questions: Sequence[Question]) -> None:
 
 
 def _answer(job: Job, todo: list[tuple[Question, str, Ids]]) -> None:
-    """In batches of prompts of like length, so that little is padded."""
+    """Answer prompts in batches of like length, to pad little."""
     todo = sorted(todo, key=lambda each: (len(each[2]), each[1]))
     while batch := todo[:BATCH]:
         todo = todo[BATCH:]
@@ -187,7 +198,10 @@ def _spans(ids: Ids, *, finished: bool) -> tuple[Span, ...]:
 
 
 def _remember(job: Job, history: dict[str, list[Mapping[str, str]]], waiting: Sequence[Question], turn: int) -> None:
-    """What the next turn is asked behind; a conversation whose turn was refused ends there."""
+    """Extend each conversation by its answer.
+
+    A conversation whose turn was refused ends there.
+    """
     done = _done_rows(job)
     for question in waiting:
         if (output := done.get(_row_id(job, question, turn))) is None:
@@ -198,12 +212,15 @@ def _remember(job: Job, history: dict[str, list[Mapping[str, str]]], waiting: Se
 
 
 def _row_id(job: Job, question: Question, turn: int) -> str:
-    """Sampled answers are told apart by the seed, so that several runs make one training set."""
+    """Return the row's id; sampled rows carry their seed.
+
+    Several sampled runs so make one training set.
+    """
     return f"{question.id}/{turn}{f'/{job.sampling.seed}' * (job.sampling.temperature > 0)}"
 
 
 def _done_rows(job: Job) -> dict[str, Ids]:
-    """Output ids of all rows that are written, by row."""
+    """Return the output ids of all written rows, by row."""
     import pyarrow.parquet as pq
 
     found: dict[str, Ids] = {}
@@ -241,7 +258,10 @@ def _finish(job: Job) -> Manifest:
 
 
 def _write_held_out(out: Path, model: Model, held: Sequence[Question]) -> None:
-    """Prompts of the questions that no row is made of, first turns alone: a later one needs an answer first."""
+    """Write the prompts of held-out questions.
+
+    First turns alone: a later one needs an answer first.
+    """
     lines = []
     for question in held:
         turns = [{"role": "user", "content": question.turns[0]}]
@@ -260,7 +280,7 @@ def _now() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m harness smollm-rows", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness smollm-rows", description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("model", type=Path, help="a model directory, as harness.measures.drafter.smollm writes")
     add("out", type=Path, help="the folder of the rows, new or begun before")
@@ -284,14 +304,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sampling = Sampling(options.temperature, options.max_tokens, options.seed)
         manifest = make_rows(open_model(options.model, options.threads), options.out, questions, sampling, session)
     except AttestationError as error:
-        sys.stderr.write(f"error: {_said(error.objection)}\n")
+        sys.stderr.write(f"error: {error.objection.what}. Run: {error.objection.mend}\n")
         return 3
     except (RowsNotMadeError, QuestionsError, EngineError, ManifestError, ShardError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     sys.stdout.write(json.dumps({"out": str(options.out), **manifest.result}) + "\n")
     return 0
-
-
-def _said(objection: Objection) -> str:
-    return f"{objection.what}. Run: {objection.mend}"

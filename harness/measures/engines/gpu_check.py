@@ -1,9 +1,11 @@
-"""`python -m harness engines gpu-check --python PYTHON --drafter DIR`: all that only a GPU can say of SGLang, at once.
+"""Measure everything about SGLang that needs a GPU.
 
-Guarantees: three parts in a few minutes, each with its own PASS or FAIL and its seconds: the golden set of the tiny
-target is recorded and held against those of the CPU; SGLang's own EAGLE-3 decoding with an exported drafter gives what
-plain decoding gives, in rounds as long as ours; its hidden states are those of transformers. A part that fails ends no
-other. Exit 1 where one fails.
+`python -m harness engines gpu-check --python PYTHON --drafter DIR`
+
+Guarantees: three parts in a few minutes, each with its own PASS or FAIL and its seconds. The golden set of the tiny
+target is recorded and compared with those of the CPU. SGLang's own EAGLE-3 decoding with an exported drafter gives what
+plain decoding gives, in rounds as long as ours. Its hidden states equal transformers'. A failed part does not end the
+others. Exit 1 if one fails.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ LIMIT: Final = "0.02"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts that are asked for. 0 where all pass."""
+    """Run the chosen parts; 0 if all pass."""
     parser = argparse.ArgumentParser(
         prog="python -m harness engines gpu-check", description=str(__doc__).split("\n")[0]
     )
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parts(options: argparse.Namespace) -> Mapping[str, Callable[[], int]]:
-    """Each part, and what runs it: its exit status."""
+    """Return each part as a function of its exit status."""
     given = ["sglang", "--python", options.python, "--device", options.device]
     own = [*given, "--model", str(options.model), "--drafter", str(options.drafter), "--prompts", str(options.prompts)]
     found: dict[str, Callable[[], int]] = {
@@ -58,7 +60,7 @@ def parts(options: argparse.Namespace) -> Mapping[str, Callable[[], int]]:
 
 
 def passed(name: str, part: Callable[[], int]) -> bool:
-    """Run one part and say what came of it."""
+    """Run one part and print its result."""
     begun = time.monotonic()
     try:
         code = part()
@@ -71,7 +73,7 @@ def passed(name: str, part: Callable[[], int]) -> bool:
 
 
 def states(start: Start) -> int:
-    """Start a server that returns states, and compare them. Raises EngineError."""
+    """Compare the hidden states of a new server. Raises EngineError."""
     config = json.loads((start.model / "config.json").read_text("utf-8"))
     layers = (1, config["num_hidden_layers"] // 2 - 1, config["num_hidden_layers"] - 4)
     more = flags(config["model_type"], layers, config["num_hidden_layers"])

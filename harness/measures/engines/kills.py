@@ -1,7 +1,9 @@
-"""`python -m harness engines kills ENGINE --python PYTHON --model DIR`: server, client or both killed, then gone on.
+"""Kill an engine's server, client or both, then resume.
 
-Guarantees: a kill is SIGKILL, sent while rows are in flight; afterwards the same command is given until every prompt
-has a row. Exit 1 where a row is lost or there twice, or where a process of the engine is left.
+`python -m harness engines kills ENGINE --python PYTHON --model DIR`
+
+Guarantees: a kill is SIGKILL, sent while rows are in flight. Afterwards the same command runs until every prompt has a
+row. Exit 1 where a row is lost or there twice, or where a process of the engine is left.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -31,7 +33,7 @@ from harness.fixtures.runs import HASTY, MODEL, World, make_world, prompt_line
 from pipeline.base.paths import ROOT
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.output import EngineError
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import StopError
 from pipeline.records import Route, Sampling
 
 Victim = Literal["client", "server", "both"]
@@ -46,10 +48,10 @@ ANSWERED: Final = "SELECT row FROM requests JOIN answers USING (identity, attemp
 
 @dataclass(slots=True)
 class KillFinding:
-    """What the trials of one victim came to. `double`: rows that are there twice, or were answered twice.
+    """The results of all trials of one victim.
 
-    `asked_again`: requests beyond one a row, which a kill took the answer from, or a server that was gone;
-    `early`: kills that came when the run was already over.
+    `double`: rows there twice, or answered twice. `asked_again`: requests beyond one a row, whose answer a kill took or
+    whose server was gone. `early`: kills after the run was already over.
     """
 
     trials: int = 0
@@ -62,7 +64,7 @@ class KillFinding:
 
 
 class Engine:
-    """A server that is started when there is none."""
+    """A server, started where there is none."""
 
     def __init__(self, start: Start) -> None:
         self.start = start
@@ -70,13 +72,13 @@ class Engine:
         self._running: RunningEngine | None = None
 
     def url(self) -> str:
-        """Where it listens; started if need be."""
+        """Return where it listens; start it first if needed."""
         if self._running is None:
             self._running = self._stack.enter_context(running(self.start))
         return self._running.url
 
     def kill(self) -> int:
-        """SIGKILL to the engine's own process; how many processes are left once the keeper is done."""
+        """SIGKILL the engine's process; how many processes it left."""
         if self._running is None:
             return 0
         family = descendants(self._running.keeper)
@@ -85,13 +87,12 @@ class Engine:
         return len(set(family) & set(descendants(1)))
 
     def close(self) -> None:
-        """End it."""
         self._stack.close()
         self._stack, self._running = ExitStack(), None
 
 
 def trial(engine: Engine, victim: Victim, draw: random.Random, found: KillFinding) -> None:
-    """One run, killed once and gone on with to its end."""
+    """Kill one run once, and resume it to its end."""
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         world = world_in(Path(name))
         at = draw.randrange(1, PROMPTS - AT_ONCE)
@@ -113,7 +114,7 @@ def trial(engine: Engine, victim: Victim, draw: random.Random, found: KillFindin
 
 
 def count(world: World, found: KillFinding) -> None:
-    """Rows that are not there, rows that are there or were answered more than once, and rows asked more than once."""
+    """Count rows lost, rows there or answered twice, repeated requests."""
     held = Counter(str(row["id"]) for row in [*world.rows(), *world.quarantine()])
     found.lost += sum(f"row-{number}" not in held for number in range(PROMPTS))
     with closing(sqlite3.connect(world.ledger)) as ledger:
@@ -124,27 +125,27 @@ def count(world: World, found: KillFinding) -> None:
 
 
 def world_in(folder: Path) -> World:
-    """A folder for runs, with prompts of the tiny target."""
+    """Return a folder for runs with the tiny target's prompts."""
     world = make_world(folder, open_format("tiny-kimi"))
     world.write_prompts(*(prompt_line(number) for number in range(PROMPTS)))
     return world
 
 
 def session(world: World, engine: Engine) -> subprocess.Popen[bytes]:
-    """One session of the client, in a process of its own."""
+    """Start one client session in a process of its own."""
     command = [sys.executable, "-m", "harness", "engines", "kills", "--session", str(world.folder)]
     return subprocess.Popen([*command, engine.start.name, engine.url()], cwd=ROOT)
 
 
 def asked(world: World) -> int:
-    """Rows that this folder's sessions have had answers to."""
+    """Return the rows answered so far in this folder."""
     log = world.out / "events.jsonl"
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return sum('"row"' in line for line in lines)
 
 
 def client(folder: str, name: str, url: str) -> int:
-    """The client's part: 0 where every prompt has a row."""
+    """Run the client; 0 where every prompt has a row."""
     world = World(Path(folder), open_format("tiny-kimi"), url)
     route = Route("sglang" if name == "sglang" else "vllm", MODEL)
     plan = world.plan(route=route, concurrency=AT_ONCE, sampling=Sampling(max_tokens=96), patience=HASTY)
@@ -156,7 +157,10 @@ def client(folder: str, name: str, url: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. 0, 1 for a lost or double row or a process left, 2 where the engine failed."""
+    """Measure; 1 for a violation, 2 where the engine failed.
+
+    A violation is a lost or double row, or a process left.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["--session"]:
         return client(*given[1:])
@@ -176,10 +180,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     finally:
         engine.close()
-    sys.stdout.write(json.dumps({victim: _plain(each) for victim, each in found.items()}) + "\n")
+    sys.stdout.write(json.dumps({victim: asdict(each) for victim, each in found.items()}) + "\n")
     return int(any(each.lost or each.double or each.left for each in found.values()))
-
-
-def _plain(found: KillFinding) -> dict[str, int | list[int]]:
-    names = ("trials", "lost", "double", "left", "early", "asked_again", "rows_before")
-    return {name: getattr(found, name) for name in names}

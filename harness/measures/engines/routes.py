@@ -1,8 +1,10 @@
-"""`python -m harness engine-routes --engine sglang --url URL`: an engine's text view as a route, measured with its ids.
+"""Measure an engine's text view as a route.
 
-Guarantees: the fingerprint is measured on one survey and judged on another; every accepted rebuild is compared with the
+`python -m harness engine-routes --engine sglang --url URL`
+
+Guarantees: the fingerprint is measured on one survey and judged on another. Every accepted rebuild is compared with the
 ids that the same answer carries. Exit 1 for a row with other ids than the engine's, whatever its grade, and for a
-refusal that was needless.
+needless refusal.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import NoAnswerError
-from pipeline.proof.answer import texts_of
+from pipeline.proof.answer import delta_texts
 from pipeline.proof.fingerprint import Fingerprint, Trait, file_name, fingerprint_of
 from pipeline.proof.oracle import judged
 from pipeline.proof.reconstruct import Expected, reconstruct
@@ -45,7 +47,7 @@ APART = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One answer and what was made of it: from its text alone, and from its ids with `by_ids` naming the outcome."""
+    """One answer, rebuilt from text, and its outcome by ids."""
 
     exchange: SurveyedAnswer
     row: TokenRow | Refusal
@@ -58,7 +60,10 @@ class Judged:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure. Exit 0, 1 for a wrong row or a needless refusal, 2 where the engine did not answer."""
+    """Measure; 1 for a wrong row or needless refusal.
+
+    2 where the engine did not answer.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness engine-routes", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--engine", choices=sorted(ENGINES), required=True)
     parser.add_argument("--url", required=True, metavar="http://127.0.0.1:PORT", help="where the engine listens")
@@ -88,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def survey(
     engine: str, url: str, each: int, seed: int, fmt: Format, *, keep: Path | None = None
 ) -> list[SurveyedAnswer]:
-    """`each` answers a way to ask, every seventh cut by length."""
+    """Return `each` answers a way to ask, every seventh cut.
+
+    The length cuts them.
+    """
     asked = list(questions(trips_of(engine), each, seed=seed, cut_every=7))
     answers = ask(engine, url, asked, fmt)
     if keep is not None:
@@ -98,7 +106,10 @@ def survey(
 
 
 def with_scripts(known: Sequence[Fingerprint], engine: str, fmt: Format) -> list[Fingerprint]:
-    """The fingerprints with what scripted completions show of calls, where that is worse: a model seldom does it."""
+    """Return the fingerprints, made worse by scripted completions.
+
+    A model seldom shows what a scripted call shows.
+    """
     said = [one.exchange for trip in trips_of(engine) for one in played(engine, trip, fmt)]
     scripted = {one.stream: one.traits for one in measured(said, fmt)}
     return [
@@ -115,12 +126,12 @@ def _worse(seen: Mapping[str, Trait], scripted: Mapping[str, Trait]) -> Iterator
 
 
 def judged_by(known: Sequence[Fingerprint], exchange: SurveyedAnswer, fmt: Format) -> Judged:
-    """One answer, rebuilt from its text and from its ids."""
+    """Rebuild one answer from its text and from its ids."""
     return Judged(exchange, rebuilt(exchange, fmt, known), _by_ids(exchange, fmt, known))
 
 
 def rebuilt(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> TokenRow | Refusal:
-    """What is made of the text view."""
+    """Rebuild an answer from its text view."""
     completion = exchange.completion
     if not isinstance(completion, Completion):
         return completion.refusal
@@ -133,7 +144,10 @@ def rebuilt(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint])
 
 
 def _by_ids(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint]) -> str:
-    """The same answer with its ids: the grade, or the reason why even they are not taken."""
+    """Return the outcome of the same answer with its ids.
+
+    It is the grade, or the reason of a refusal.
+    """
     raw, named = exchange.raw, exchange.named
     try:
         whole = completion_of_sse(raw.decode()) if exchange.trip.stream else completion_of_json(raw)
@@ -151,64 +165,72 @@ def _by_ids(exchange: SurveyedAnswer, fmt: Format, known: Sequence[Fingerprint])
 
 
 def report(found: Sequence[Judged], fmt: Format) -> dict[str, Any]:
-    """Counts by way to ask, by grade and by reason, every wrong row and every needless refusal."""
+    """Return counts, wrong rows and needless refusals.
+
+    Counts are by way to ask, by grade and by reason.
+    """
     accepted = [one for one in found if isinstance(one.row, TokenRow)]
     wrong = [one for one in accepted if one.wrong and not is_resplit(one, fmt)]
+    ways = Counter(f"{one.exchange.trip.name} {thinking_of(one.exchange.prompt)}" for one in found)
+    refusals = ((one.exchange.trip.name, one.row) for one in found if isinstance(one.row, Refusal))
+    refused = Counter(f"{way}: {row.reason} ({row.field})" for way, row in refusals)
     return {
         "answers": len(found),
         "non_canonical": sum(one.exchange.truth.noncanonical for one in found),
         "cut": sum(one.exchange.truth.cut for one in found),
-        "ways": _ways(found),
+        "ways": dict(sorted(ways.items())),
         "accepted": {str(grade): _grade(accepted, grade) for grade in Evidence},
         "by_ids": dict(sorted(Counter(one.by_ids.partition(",")[0] for one in found).items())),
-        "refused": _refused(found),
+        "refused": dict(sorted(refused.items())),
         "wrong": [_described(one) for one in wrong] + [_described(one) for one in found if one.by_ids == "wrong"],
         "needless": [_described(one) for one in found if _is_needless(one, fmt)],
     }
 
 
 def _is_needless(one: Judged, fmt: Format) -> bool:
-    """A refusal that neither the engine's profile explains nor what this very answer lacks."""
+    """Whether neither the profile nor this answer explains the refusal."""
     if not isinstance(one.row, Refusal) or not needless(one.exchange, one.row, fmt):
         return False
     return not _is_lost(one, fmt) and not _may_repeat(one)
 
 
 def _is_lost(one: Judged, fmt: Format) -> bool:
-    """Whether the view lacks text, a call or a section that the ids hold, so that its count cannot close."""
+    """Whether the view lacks text, a call or a section.
+
+    The ids hold it, so the view's count cannot close.
+    """
     completion = one.exchange.completion
     if not isinstance(completion, Completion):
         return True
     text = (completion.reasoning or "") + (completion.content or "")
     text += "".join(call.id + call.arguments for call in completion.tool_calls)
-    return len(text) < len(_shown_text(one.exchange.truth.output_ids, bool(completion.tool_calls), fmt))
-
-
-def _shown_text(ids: Sequence[int], parsed: bool, fmt: Format) -> str:  # noqa: FBT001 — whether calls came parsed
-    """All that the ids say, markers only where no call came parsed."""
-    markers = () if parsed else tuple(fmt.tool_markers().values())
-    kept = [token for token in ids if token in markers or not fmt.tokenizer.is_control(token)]
-    return fmt.tokenizer.decode_bytes(kept).decode("utf-8", errors="replace")
+    markers = () if completion.tool_calls else tuple(fmt.tool_markers().values())
+    ids = one.exchange.truth.output_ids
+    visible = [token for token in ids if token in markers or not fmt.tokenizer.is_control(token)]
+    return len(text) < len(fmt.tokenizer.decode_bytes(visible).decode("utf-8", errors="replace"))
 
 
 def _may_repeat(one: Judged) -> bool:
-    """Whether the stream can be read as one that sent a delta twice, which servers were seen to do."""
+    """Whether the stream may have sent a delta twice.
+
+    Servers were seen to do so.
+    """
     completion = one.exchange.completion
     if not isinstance(one.row, Refusal) or one.row.reason is not Reason.STREAM_INCONSISTENT:
         return False
     fields = (
-        (texts_of(completion, name) for name in ("reasoning", "content")) if isinstance(completion, Completion) else ()
+        (delta_texts(completion, name) for name in ("reasoning", "content"))
+        if isinstance(completion, Completion)
+        else ()
     )
     return any(next(without_repeats(field), None) is not None for field in fields)
 
 
-def _ways(found: Iterable[Judged]) -> dict[str, int]:
-    seen = Counter(f"{one.exchange.trip.name} {thinking_of(one.exchange.prompt)}" for one in found)
-    return dict(sorted(seen.items()))
-
-
 def is_resplit(one: Judged, fmt: Format) -> bool:
-    """Whether a wrong row is the stated risk of `counted`: the same bytes in as many tokens."""
+    """Whether a wrong row is the stated risk of `counted`.
+
+    That is the same bytes in as many tokens.
+    """
     row, truth = one.row, one.exchange.truth
     return (
         isinstance(row, TokenRow)
@@ -229,14 +251,6 @@ def _grade(accepted: Iterable[Judged], grade: Evidence) -> dict[str, Any]:
     }
 
 
-def _refused(found: Iterable[Judged]) -> dict[str, int]:
-    """By way to ask, reason and trait."""
-    seen = Counter(
-        f"{one.exchange.trip.name}: {one.row.reason} ({one.row.field})" for one in found if isinstance(one.row, Refusal)
-    )
-    return dict(sorted(seen.items()))
-
-
 def _described(one: Judged) -> dict[str, Any]:
     row = one.row
     return {
@@ -248,7 +262,7 @@ def _described(one: Judged) -> dict[str, Any]:
 
 
 def write(found: Iterable[Fingerprint], source: str) -> None:
-    """One file a fingerprint."""
+    """Write one file a fingerprint."""
     recorded_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     for fingerprint in found:
         text = "".join(lines_of(fingerprint, recorded_at, source))
@@ -256,7 +270,7 @@ def write(found: Iterable[Fingerprint], source: str) -> None:
 
 
 def shown(result: dict[str, Any]) -> str:
-    """The report as lines."""
+    """Return the report as lines."""
     lines = [f"answers {result['answers']}, sampled non-canonically {result['non_canonical']}, cut {result['cut']}"]
     for key in ("ways", "accepted", "by_ids", "refused"):
         lines.append(key)

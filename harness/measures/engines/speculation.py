@@ -1,9 +1,11 @@
-"""`python -m harness engines speculation ENGINE --python PYTHON --model DIR --drafter DIR`: an engine drafts with ours.
+"""Let an engine draft with our exported drafter, and compare.
 
-Guarantees: the engine loads the exported directory as it is and decodes greedily with it, a chain a round; its ids are
-held against plain greedy decoding by transformers, and its accepted tokens a round against those that we count on the
-same prompts. It passes where no answer differs under a wide margin and both lengths agree within `SPREAD`; exit 1 where
-it does not, 2 where the engine failed. vLLM does this on a CPU, SGLang needs a GPU.
+`python -m harness engines speculation ENGINE --python PYTHON --model DIR --drafter DIR`
+
+Guarantees: the engine loads the exported directory unchanged and decodes greedily, one chain a round. Its ids are
+compared with transformers' plain greedy decoding, its accepted tokens a round with those that we count on the same
+prompts. It passes if no answer differs under a wide margin and both lengths agree within `SPREAD`. Exit 1 if it does
+not pass, 2 if the engine failed. vLLM does this on a CPU; SGLang needs a GPU.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from harness.engines.__main__ import add_engine, start_of
 from harness.engines.agreement import add_prompts, asks_of, by_transformers, compared
 from harness.engines.launch import running
 from harness.engines.settings import Name
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.openrouter import NoAnswerError
 from pipeline.generation.engines.output import EngineError, EngineOutput
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import EngineServer, ServerRequest, generation_of
 from pipeline.records import Json
 
@@ -46,7 +48,7 @@ SGLANG_COUNTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Verified drafts, their tokens, and how many of these were accepted."""
+    """Counts of verified drafts, drafted tokens and accepted tokens."""
 
     rounds: int = 0
     drafted: int = 0
@@ -54,7 +56,7 @@ class Drafted:
 
     @property
     def length(self) -> float:
-        """Tokens a pass of the target: what was accepted and the target's own after it."""
+        """Tokens a pass of the target, its own token included."""
         return 1 + self.accepted / self.rounds if self.rounds else 1.0
 
     def __add__(self, other: Drafted) -> Drafted:
@@ -65,7 +67,7 @@ class Drafted:
 
 
 def flags(name: Name, drafter: Path, depth: int) -> tuple[str, ...]:
-    """The engine's own flags for a chain of drafts from an exported directory."""
+    """Return the engine's flags for chains from an exported drafter."""
     if name == "vllm":
         settings = {"method": "eagle3", "model": str(drafter), "num_speculative_tokens": depth}
         return "--speculative-config", json.dumps(settings)
@@ -76,7 +78,7 @@ def flags(name: Name, drafter: Path, depth: int) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve, ask, compare. 0, 1 where it does not pass, 2 where the engine failed."""
+    """Serve, ask, compare; 0, 1 not passed, 2 engine failed."""
     parser = argparse.ArgumentParser(
         prog="python -m harness engines speculation", description=(__doc__ or "").split("\n")[0]
     )
@@ -107,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def objections_to(found: dict[str, Json], theirs: Drafted, ours: Drafted) -> Iterator[str]:
-    """Why it does not pass."""
+    """Yield why it does not pass."""
     if found["wide"]:
         yield f"{found['wide']} answers differ under a wide margin"
     if not theirs.rounds:
@@ -119,7 +121,10 @@ def objections_to(found: dict[str, Json], theirs: Drafted, ours: Drafted) -> Ite
 async def decoded(
     name: Name, url: str, wanted: Sequence[ServerRequest], rows: int
 ) -> tuple[list[EngineOutput], Drafted]:
-    """The engine's answers, and what it says of its drafts. Raises EngineError, NoAnswerError."""
+    """Return the engine's answers and its count of drafts.
+
+    Raises EngineError, NoAnswerError.
+    """
     async with EngineServer(DIALECTS[name](), url, in_flight=rows) as server:
         before = await _metrics(url) if name == "vllm" else Drafted()
         slots = asyncio.Semaphore(rows)
@@ -132,11 +137,11 @@ async def decoded(
         found = [generation_of(server.dialect, ask, raw) for ask, raw in zip(wanted, answers, strict=True)]
         if name == "vllm":
             return found, await _metrics(url) - before
-    return found, sum(map(told_by_sglang, answers), Drafted())
+    return found, sum(map(counts_of_sglang, answers), Drafted())
 
 
-def told_by_sglang(raw: bytes) -> Drafted:
-    """What an answer of SGLang's says of its drafts. Raises EngineError."""
+def counts_of_sglang(raw: bytes) -> Drafted:
+    """Return an SGLang answer's count of drafts. Raises EngineError."""
     meta = json.loads(raw)["meta_info"]
     counts = {ours: meta.get(theirs) for ours, theirs in SGLANG_COUNTS.items()}
     if not all(isinstance(number, int) for number in counts.values()):
@@ -144,8 +149,8 @@ def told_by_sglang(raw: bytes) -> Drafted:
     return Drafted(**counts)
 
 
-def told_by_vllm(metrics: str) -> Drafted:
-    """The sums in the text of vLLM's /metrics; nothing before the first draft."""
+def counts_of_vllm(metrics: str) -> Drafted:
+    """Return the sums in vLLM's /metrics, zero before any draft."""
     lines = [line for line in metrics.splitlines() if not line.startswith("#")]
     sums = {
         ours: sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0] == theirs)
@@ -156,11 +161,14 @@ def told_by_vllm(metrics: str) -> Drafted:
 
 async def _metrics(url: str) -> Drafted:
     async with httpx2.AsyncClient(trust_env=False) as client:
-        return told_by_vllm((await client.get(f"{url}/metrics")).text)
+        return counts_of_vllm((await client.get(f"{url}/metrics")).text)
 
 
 def own_rounds(model: Path, directory: Path, wanted: Sequence[ServerRequest], depth: int) -> Drafted:
-    """The rounds of our own speculative decoding of the same prompts, a chain as deep."""
+    """Return the rounds of our own speculative decoding.
+
+    The prompts and the depth of the chain are the same.
+    """
     from pipeline.drafter.decoding.drafting import DrafterDrafting
     from pipeline.drafter.decoding.speculate import Limits, speculate
     from pipeline.drafter.decoding.trees import parse_shape

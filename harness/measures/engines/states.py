@@ -1,8 +1,10 @@
-"""`python -m harness engine-states --url URL --model DIR`: SGLang's hidden states beside those of transformers.
+"""Compare SGLang's hidden states with transformers'.
 
-Guarantees: row by row, on prompts whose ids are sent as they are and on the tokens that the server then sampled; the
-largest difference is told, and beside it the largest number, of which it is a share: float32 keeps seven digits of
-either. Exit 1 where that share is above the limit. Needs torch.
+`python -m harness engine-states --url URL --model DIR`
+
+Guarantees: compared row by row, on prompts sent as ids and on the tokens that the server then sampled. The largest
+difference is printed with the largest number, of which it is a share: float32 keeps seven digits of either. Exit 1
+where that share is above the limit. Needs torch.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SECONDS: Final = 300
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare. Exit 0, 1 for a difference above the limit, 2 where states did not come."""
+    """Compare; 1 above the limit, 2 where no states came."""
     parser = argparse.ArgumentParser(prog="python -m harness engine-states", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--url", required=True, metavar="http://127.0.0.1:PORT")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="what the server serves")
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def prompts_of(number: int) -> list[Ids]:
-    """The ids of the shipped prompts, as many as are asked for."""
+    """Return the ids of the first shipped prompts."""
     fmt = open_format("tiny-kimi")
     found = [fmt.render(prompt) for prompt in read_prompts(PROMPTS) if isinstance(prompt, Prompt)]
     return found[:number]
@@ -59,7 +61,10 @@ def prompts_of(number: int) -> list[Ids]:
 def compared(
     url: str, model: Path, layers: Sequence[int], prompts: Sequence[Ids], tokens: int
 ) -> tuple[float, float, int]:
-    """The largest difference, the largest number, and over how many rows. Raises StatesError."""
+    """Return the largest difference, largest number and row count.
+
+    Raises ServedStatesError.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -79,7 +84,10 @@ def compared(
 
 
 def generated(url: str, prompt: Ids, tokens: int) -> dict[str, Any]:
-    """One answer of `/generate`, sampled at temperature 1, with its states. Raises StatesError."""
+    """Return one answer of `/generate` with its states.
+
+    Sampled at temperature 1. Raises ServedStatesError.
+    """
     sampling = {"max_new_tokens": tokens, "temperature": 1.0}
     body = {"input_ids": list(prompt), "sampling_params": sampling, "return_hidden_states": True}
     headers = {"content-type": "application/json"}

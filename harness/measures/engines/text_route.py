@@ -1,7 +1,9 @@
-"""`python -m harness engines routes ENGINE --python PYTHON --model DIR`: an engine's text view, measured.
+"""Start an engine with its parsers, measure its text view.
 
-Guarantees: the engine is started with its own Kimi parsers of reasoning and tools, `engine-routes` measures its
-chat endpoint with the ids that its answers carry, and the engine is ended. What is not known here goes to that measure.
+`python -m harness engines routes ENGINE --python PYTHON --model DIR`
+
+Guarantees: the engine runs with its own Kimi parsers of reasoning and tools; `engine-routes` measures its chat endpoint
+with the ids that its answers carry; then the engine is ended. Unknown options go to that measure.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ PARSERS: Final[Mapping[Name, Sequence[str]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What `harness.measures.engines.routes` says, 2 where the engine did not start."""
+    """Return the status of `engine-routes`; 2 for a failed start."""
     parser = argparse.ArgumentParser(prog="python -m harness engines routes", description=str(__doc__).split("\n")[0])
     add_engine(parser)
     options, more = parser.parse_known_args(arguments)

@@ -1,9 +1,11 @@
-"""`python -m harness load`: what a whole run costs beside a bare loop that only reads the same streams.
+"""Measure a whole run beside a bare loop that reads.
 
-Guarantees: both sides read the same bytes from the same raw peer, which is a process of its own, turn about in one run;
-ours has everything on: ledger, budget, proof, shards, event log. Ratios are of requests a second, by the clock and by
-the processor time of the client, which a busy machine changes less. Also: memory over a long run with a large file of
-prompts open, the ledger's own cost, and how long a resume takes on a large ledger. Exit 1 where an aim is missed.
+`python -m harness load`
+
+Guarantees: both sides read the same bytes from the same raw peer, a process of its own, in turns. Our side has
+everything on: ledger, budget, proof, shards, event log. Ratios are of requests a second, by the clock and by the
+client's processor time, which a busy machine changes less. Also measured: memory over a long run with a large file of
+prompts open, the ledger's own cost, and a resume on a large ledger. Exit 1 where an aim is missed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ RESUME_AIM, LEDGER_ROWS = 5.0, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ours to the bare loop's, in requests a second: by the clock and by processor time. `failed` are ours."""
+    """Our requests a second over the bare loop's.
+
+    By the clock and by processor time; `failed` are ours.
+    """
 
     in_flight: int
     wall: float
@@ -46,7 +51,7 @@ class Ratio:
 
 
 def speed(folder: Path, said: Canned, in_flight: int, requests: int, rounds: int) -> Ratio:
-    """Medians of so many rounds, the two sides turn about."""
+    """Return the medians of several rounds, the sides in turns."""
     pairs: list[tuple[Spent, Spent]] = []
     with load_peer(said) as url:
         for number in range(rounds):
@@ -60,14 +65,20 @@ def speed(folder: Path, said: Canned, in_flight: int, requests: int, rounds: int
 
 
 def memory_growth(folder: Path, marks: Sequence[int], lines: int) -> Mapping[int, int]:
-    """The most bytes held up to each of so many requests, a file of so many `lines` being open."""
+    """Return the most bytes held up to each mark.
+
+    Marks are counts of requests; a file of `lines` prompts is open.
+    """
     with load_peer(_said(folder, TOKENS // 10, whole=False)) as url:
         world = load_world(folder / "memory", url, lines)
         return memory(world, IN_FLIGHT[0], marks[-1], marks)
 
 
 def resume_seconds(folder: Path, rows: int) -> float:
-    """Seconds of a whole session that goes on with a run whose ledger has so many rows: from its start to its end."""
+    """Return the seconds of a session that resumes.
+
+    A whole session, on a ledger of `rows` rows.
+    """
     with load_peer(_said(folder, TOKENS, whole=False)) as url:
         world = load_world(folder / "resume", url, 20)
         told_by(lambda: whole_run(world, plan_of(world, 4, limit=10)).code, silent=True)
@@ -118,7 +129,7 @@ def _resume_lines(folder: Path, rows: int) -> Iterator[tuple[str, bool]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit 1 where an aim is missed."""
+    """Measure and print; 1 where an aim is missed."""
     parser = argparse.ArgumentParser(prog="python -m harness load", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"a side and round (default {REQUESTS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")

@@ -1,7 +1,7 @@
-"""The ledger under load: what it costs a request, and how long a resume takes where it is large.
+"""The ledger's cost a request, and a large ledger.
 
 Guarantees: the cost is processor time of the whole process, event loop and ledger thread together, over the operations
-that a good answer needs; a large ledger is one that a run filled, under that run's own name.
+that a good answer needs. A large ledger is filled under the name of the run that resumes.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ BATCH = 20_000
 
 
 def cost_of_a_request(folder: Path, requests: int) -> float:
-    """Microseconds of processor time: reserved, answered and settled."""
+    """Return microseconds of processor time for one whole request.
+
+    It is reserved, answered and settled.
+    """
 
     async def work(ledger: Ledger) -> float:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         numbers, used = iter(range(requests)), time.process_time()
 
         async def one() -> None:
             for number in numbers:
-                entry = await scribe.do(partial(Ledger.claim, request=_request(number, "run"), hold=_nothing))
-                await scribe.keep(entry, LedgerAnswer(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
+                request = Request(f"{number:064x}", "run", ROUTE, f"filled-{number}", b"{}", 1_000_000, "", 1000)
+                entry = await writer.do(partial(Ledger.claim, request=request, hold=lambda: None))
+                await writer.keep(entry, LedgerAnswer(200, RAW, {"complete": True}, "gen-1-load"), bill_of(RAW))
 
         await asyncio.gather(*(one() for _ in range(AT_ONCE)))
-        await scribe.close()
+        await writer.close()
         return time.process_time() - used
 
     with closing(Ledger(folder / "ledger.sqlite")) as ledger:
         return asyncio.run(work(ledger)) / requests * 1e6
 
 
-def _nothing() -> None:
-    """Reserve from no budget."""
-
-
-def _request(number: int, run: str) -> Request:
-    return Request(f"{number:064x}", run, ROUTE, f"filled-{number}", b"{}", 1_000_000, "", 1000)
-
-
 def prefilled(world: World, run: str, rows: int) -> None:
-    """Settled requests of `run` in the world's ledger, with a body and an answer each."""
+    """Fill the world's ledger with settled requests of `run`.
+
+    Each has a body and an answer.
+    """
     with closing(Ledger(world.ledger)) as ledger:
         for start in range(0, rows, BATCH):
             with ledger.transaction():

@@ -1,6 +1,7 @@
-"""The two sides of the load measure: a bare loop over httpx2, and a whole run of this program, on the same peer.
+"""The two sides of the load measure, on one peer.
 
-Guarantees: each runs in a forked process of its own and tells what it spent there, setting up and ending included.
+A bare loop over httpx2, and a whole run of this program. Guarantees: each runs in a forked process of its own and
+reports what it spent there, start and end included.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LOOK_EVERY = 50
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Requests, seconds by the clock, seconds of processor time; and how many failed."""
+    """Requests, failures, and seconds by clock and processor."""
 
     requests: int
     wall: float
@@ -53,7 +54,7 @@ def a_prompt(number: int = 0) -> Prompt:
 
 
 def load_world(folder: Path, url: str, lines: int) -> World:
-    """A world with so many prompts, on the peer."""
+    """Return a world on the peer with `lines` prompts."""
     folder.mkdir(parents=True)
     (vocabulary := folder / "tokenizer").mkdir()
     world = make_world(folder, byte_format(vocabulary))
@@ -68,13 +69,13 @@ def plan_of(world: World, in_flight: int, limit: int | None = None) -> Plan:
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Return the bytes of memory that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> dict[int, int]:
-    """The most memory held, in bytes, up to each of these numbers of requests."""
+    """Return the most bytes held up to each mark."""
 
     def work() -> Json:
         most: dict[str, Json] = {}
@@ -90,12 +91,12 @@ def memory(world: World, in_flight: int, limit: int, marks: Sequence[int]) -> di
         whole_run(world, plan_of(world, in_flight, limit), look)
         return most
 
-    told = told_by(work, silent=True)
-    return {int(mark): int(str(held)) for mark, held in told.items()} if isinstance(told, dict) else {}
+    found = told_by(work, silent=True)
+    return {int(mark): int(str(held)) for mark, held in found.items()} if isinstance(found, dict) else {}
 
 
 def ours(world: World, in_flight: int) -> Spent:
-    """A whole run over the world's prompts."""
+    """Run over all of the world's prompts."""
 
     def work() -> Json:
         began, used = time.perf_counter(), time.process_time()
@@ -107,25 +108,24 @@ def ours(world: World, in_flight: int) -> Spent:
     return _spent(told_by(work, silent=True))
 
 
-def bare(url: str, requests: int, in_flight: int, fmt_world: World) -> Spent:
-    """The loop that only reads: a pool of the same size, the same bodies, every byte of every answer."""
+def bare(url: str, requests: int, in_flight: int, world: World) -> Spent:
+    """Read every byte of every answer, and do nothing else.
+
+    The pool has the same size, the requests have the same bodies.
+    """
 
     def work() -> Json:
         began, used = time.perf_counter(), time.process_time()
-        failed = asyncio.run(_read_all(url, _bodies(fmt_world, requests), in_flight))
+        request = request_body(a_prompt(), ROUTE, Sampling(max_tokens=MOST_TOKENS), ToolMode.RAW, world.fmt, "0" * 32)
+        one = encode_body(request)  # making bodies is none of the bare loop's work
+        failed = asyncio.run(_read_all(url, (one for _ in range(requests)), in_flight))
         return [requests, time.perf_counter() - began, time.process_time() - used, failed]
 
     return _spent(told_by(work))
 
 
-def _bodies(world: World, requests: int) -> Iterator[bytes]:
-    """One body many times: making them is none of the bare loop's work."""
-    sampling = Sampling(max_tokens=MOST_TOKENS)
-    one = encode_body(request_body(a_prompt(), ROUTE, sampling, ToolMode.RAW, world.fmt, "0" * 32))
-    return (one for _ in range(requests))
-
-
 async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
+    headers = {"content-type": "application/json", "authorization": "Bearer none"}
     limits = httpx2.Limits(max_connections=1024, max_keepalive_connections=1024)
     async with httpx2.AsyncClient(timeout=60.0, limits=limits, trust_env=False) as client:
 
@@ -133,7 +133,11 @@ async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
             lost = 0
             for body in bodies:
                 try:
-                    await _read_one(client, url, body)
+                    async with client.stream(
+                        "POST", f"{url}/chat/completions", content=body, headers=headers
+                    ) as answer:
+                        async for _ in answer.aiter_bytes():
+                            pass
                 except httpx2.HTTPError:
                     lost += 1
             return lost
@@ -141,15 +145,6 @@ async def _read_all(url: str, bodies: Iterator[bytes], in_flight: int) -> int:
         return sum(await asyncio.gather(*(work() for _ in range(in_flight))))
 
 
-async def _read_one(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
-    headers = {"content-type": "application/json", "authorization": "Bearer none"}
-    size = 0
-    async with client.stream("POST", f"{url}/chat/completions", content=body, headers=headers) as response:
-        async for part in response.aiter_bytes():
-            size += len(part)
-    return size
-
-
-def _spent(told: Json) -> Spent:
-    requests, wall, cpu, failed = cast("list[float]", told)
+def _spent(figures: Json) -> Spent:
+    requests, wall, cpu, failed = cast("list[float]", figures)
     return Spent(int(requests), wall, cpu, int(failed))

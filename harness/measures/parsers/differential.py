@@ -1,15 +1,12 @@
-"""`python -m harness parsers`: our reading of completions beside what other parsers made of the same texts.
+"""Compare our reading of completions with other parsers' readings.
 
-Guarantees: every recorded case is compared; where the two differ the case stands in the list of explained differences
-with its reason, and a case that stands there and no longer differs is as wrong as one that differs and does not.
-The others take text, we take ids: theirs with every control token's name as its id. A refusal of ours is no difference:
-it says nothing, so it says nothing wrong. With `--drawn N` the parsers run now, in an environment of their own, on
-texts that hypothesis draws.
+`python -m harness parsers [--drawn N --python PYTHON]`
 
-Our parse beside the engines' own parsers on drawn texts: equal, refused by us, or explained by a rule.
-
-Guarantees: the parsers run in their own environment, in one process for all texts; an unexplained difference is told
-with its text. A refusal of ours says nothing, so it says nothing wrong.
+Guarantees: every recorded case is compared. A case that differs must stand in the list of explained differences, and a
+case in that list must differ. With `--drawn N` the engine's parsers run now, in their own environment, in one process,
+on texts that hypothesis draws; a difference that no rule explains is printed with its text. The others take text, we
+take ids: their text with every control token's name as its id. A refusal of ours is no difference, since it claims
+nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, said
+from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, summary
 from harness.strategies.texts import Drawn, ids_of_text
 from pipeline.base.paths import ROOT
 from pipeline.formats.format import Format, Parts
@@ -49,7 +46,10 @@ class ParserVerdict(StrEnum):
 
 
 class Calls(StrEnum):
-    """How an oracle says tool calls: by their ids, by their names, or not at all, the section being content."""
+    """How an oracle names tool calls.
+
+    `IN_CONTENT`: it does not, and the section is content.
+    """
 
     BY_ID = "by id"
     BY_NAME = "by name"
@@ -58,7 +58,7 @@ class Calls(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParserReading:
-    """What a completion says, in one reading: texts, and calls as identity and arguments."""
+    """One reading: texts, and calls as identity and arguments."""
 
     reasoning: str
     content: str
@@ -67,7 +67,7 @@ class ParserReading:
 
 @dataclass(frozen=True, slots=True)
 class ParserCase:
-    """One text, who read it and what it said to them."""
+    """One text, its reader, and what that read."""
 
     oracle: str
     name: str
@@ -79,7 +79,7 @@ class ParserCase:
 
 
 def cases(shared: Path) -> Iterator[ParserCase]:
-    """Every recorded case of SGLang's and vLLM's parsers."""
+    """Yield every recorded case of SGLang's and vLLM's parsers."""
     sglang = json.loads((shared / "sglang" / "kimi_parser_cases.json").read_text("utf-8"))
     vllm = json.loads((shared / "sglang" / "vllm_kimi_parser_cases.json").read_text("utf-8"))
     yield from (_sglang_calls(case) for case in sglang["tool_cases"])
@@ -130,33 +130,36 @@ _FORCED: Mapping[bool | None, str] = {True: "forced", False: "not forced", None:
 
 
 def _format(text: str, *, forced: bool) -> str:
-    """Where the prompt opened the thinking it is forced; both parsers pass over a `<think>` that the model emits."""
+    """Return the format whose prompt matches the case.
+
+    A forced case had its thinking opened by the prompt. Both parsers skip a `<think>` that the model emits.
+    """
     return "kimi-k2.5" if forced and not text.startswith("<think>") else "kimi-k2-thinking"
 
 
 def our_reading(fmt: Format, ids: Ids, *, thinking: bool, calls: Calls) -> ParserReading:
-    """What our parse says; RefusedError where it refuses."""
+    """Return our reading. Raises RefusedError where we refuse."""
     parts = fmt.parse(ids, thinking=thinking)
     if calls is Calls.IN_CONTENT:
         return ParserReading(parts.reasoning or "", _spelled(fmt, parts), ())
     content, found = _content_and_calls(fmt, parts)
-    named = ((_name(one) if calls is Calls.BY_NAME else one, two) for one, two in found)
-    return ParserReading(parts.reasoning or "", content, tuple(named))
+    if calls is Calls.BY_NAME:
+        matches = ((_CALL_ID.fullmatch(identity), identity, arguments) for identity, arguments in found)
+        found = [(match[1] if match else identity, arguments) for match, identity, arguments in matches]
+    return ParserReading(parts.reasoning or "", content, tuple(found))
 
 
 def _spelled(fmt: Format, parts: Parts) -> str:
-    """What follows the thinking, control tokens by their names."""
+    """Return what follows the thinking, control tokens by their names."""
     pieces = [*parts.body, *([fmt.end_id] if parts.ended else [])]
     return "".join(piece if isinstance(piece, str) else str(fmt.tokenizer.name_of(piece)) for piece in pieces)
 
 
-def _name(identity: str) -> str:
-    found = _CALL_ID.fullmatch(identity)
-    return found[1] if found else identity
-
-
 def _content_and_calls(fmt: Format, parts: Parts) -> tuple[str, list[tuple[str, str]]]:
-    """The text outside the section, and each call that was begun: its id and its arguments as far as they came."""
+    """Return the text outside the section, and each begun call.
+
+    A call is its id and its arguments, as far as they came.
+    """
     names = {token: name for name, token in fmt.tool_markers().items()}
     content, calls, last = "", list[list[str]](), ""
     for piece in parts.body:
@@ -172,7 +175,7 @@ def _content_and_calls(fmt: Format, parts: Parts) -> tuple[str, list[tuple[str, 
 
 
 def verdict_of(case: ParserCase, formats: Mapping[str, Format]) -> ParserVerdict:
-    """One case compared."""
+    """Compare one case."""
     fmt = formats[case.format]
     try:
         ids = ids_of_text(fmt.tokenizer, case.text)
@@ -183,13 +186,13 @@ def verdict_of(case: ParserCase, formats: Mapping[str, Format]) -> ParserVerdict
 
 
 def formats_of(shared: Path) -> dict[str, Format]:
-    """The formats that the cases are read by, on Kimi's own vocabulary."""
+    """Return the cases' formats on Kimi's own vocabulary."""
     tokenizer = load_tokenizer(shared / "kimi", expect_sha256=KIMI_SHA256)
     return {name: load_format(name, tokenizer) for name in ("kimi-k2.5", "kimi-k2-thinking")}
 
 
 def listed_differences() -> dict[str, dict[str, str]]:
-    """By oracle, the cases that differ, each with the reason."""
+    """Return the explained differences by oracle and case."""
     listed: dict[str, dict[str, list[str]]] = json.loads(EXPLAINED.read_text("utf-8"))
     return {
         oracle: {name: reason for reason, names in reasons.items() for name in names}
@@ -198,7 +201,10 @@ def listed_differences() -> dict[str, dict[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare and print the table; 1 where a difference is not explained or an explanation is out of date."""
+    """Compare and print the table; 1 for an unexplained difference.
+
+    Also 1 for an explanation that is out of date.
+    """
     parser = argparse.ArgumentParser(prog="python -m harness parsers", description=(__doc__ or "").split("\n")[0])
     given = os.environ.get("DRAFTER_GATE_SHARED")
     parser.add_argument(
@@ -226,7 +232,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def drawn(engine: str, python: Path, number: int) -> int:
-    """Compare with parsers that run now; 1 for a difference that no rule explains, 2 where they do not run."""
+    """Compare with live parsers on drawn texts; exit status.
+
+    1 for a difference that no rule explains, 2 where the parsers do not run.
+    """
     from harness.strategies.texts import drawn_texts
 
     try:
@@ -239,7 +248,7 @@ def drawn(engine: str, python: Path, number: int) -> int:
 
 
 def compared(shared: Path) -> dict[str, dict[str, ParserVerdict]]:
-    """Every case's verdict, by oracle and name."""
+    """Return every case's verdict, by oracle and name."""
     formats = formats_of(shared)
     found: dict[str, dict[str, ParserVerdict]] = {}
     for case in cases(shared):
@@ -251,7 +260,7 @@ def compared(shared: Path) -> dict[str, dict[str, ParserVerdict]]:
 
 
 def unexplained(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> list[str]:
-    """One line for each difference without a reason, and for each reason without a difference."""
+    """Return a line for each unexplained difference and stale reason."""
     reasons = listed_differences()
     differing = {(oracle, name) for oracle, all_of in verdicts.items() for name in all_of if _differs(all_of[name])}
     listed = {(oracle, name) for oracle, names in reasons.items() for name in names}
@@ -266,7 +275,7 @@ def _differs(verdict: ParserVerdict) -> bool:
 
 
 def table(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> str:
-    """Oracle x texts tried x equal x refused x explained differences."""
+    """Return texts, equal, refused and explained counts by oracle."""
     lines = [f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}"]
     reasons = listed_differences()
     for oracle, all_of in verdicts.items():
@@ -277,18 +286,18 @@ def table(verdicts: Mapping[str, Mapping[str, ParserVerdict]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-SCRIPT = ROOT / "harness" / "parser_oracle.py"
+SCRIPT = ROOT / "harness" / "measures" / "parsers" / "oracle.py"
 SECONDS = 600
 _ANOTHER_ID = "chatcmpl-tool-[0-9a-f]+"
 
 
 class OracleError(Exception):
-    """An engine's environment that could not parse."""
+    """An engine's environment could not parse."""
 
 
 @dataclass(slots=True)
 class ParserTally:
-    """What became of the texts."""
+    """Counts of compared texts by outcome."""
 
     texts: int = 0
     equal: int = 0
@@ -299,7 +308,7 @@ class ParserTally:
 
 
 def compared_live(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> ParserTally:
-    """Every text compared. Raises OracleError."""
+    """Compare every text. Raises OracleError."""
     tally = ParserTally()
     for drawn, theirs in zip(texts, ask(engine, python, texts, fmt), strict=True):
         note(tally, engine, drawn, theirs, fmt)
@@ -307,7 +316,7 @@ def compared_live(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format
 
 
 def ask(engine: str, python: Path, texts: Sequence[Drawn], fmt: Format) -> list[dict[str, Any]]:
-    """What the engine's parsers say to each text. Raises OracleError."""
+    """Return what the engine's parsers read. Raises OracleError."""
     lines = ({"text": one.text, "thinking": one.thinking, "ids": _ids(one, fmt)} for one in texts)
     sent = "".join(json.dumps(line) + "\n" for line in lines)
     command = [str(python), "-I", str(SCRIPT), engine, str(find_tokenizer("tiny-kimi"))]
@@ -326,7 +335,7 @@ def _ids(drawn: Drawn, fmt: Format) -> list[int]:
 
 
 def note(tally: ParserTally, engine: str, drawn: Drawn, answer: Mapping[str, Any], fmt: Format) -> None:
-    """One comparison, counted."""
+    """Count one comparison."""
     tally.texts += 1
     calls = tuple((MADE_UP if re.fullmatch(_ANOTHER_ID, one) else one, two) for one, two in answer["calls"])
     theirs = (answer["reasoning"], answer["content"], calls)
@@ -335,17 +344,17 @@ def note(tally: ParserTally, engine: str, drawn: Drawn, answer: Mapping[str, Any
     except RefusedError:
         tally.refused += 1
         return
-    if said(ours) == theirs:
+    if summary(ours) == theirs:
         tally.equal += 1
     elif (reasons := explained(ours, RULES[engine], theirs)) is not None:
         tally.explained += 1
         tally.reasons.update(reasons)
     else:
-        tally.unexplained.append(f"{drawn}: we read {said(ours)}, {engine} {theirs}")
+        tally.unexplained.append(f"{drawn}: we read {summary(ours)}, {engine} {theirs}")
 
 
 def table_of(engine: str, tally: ParserTally) -> str:
-    """One line of counts, then the reasons and what none explains."""
+    """Return counts, reasons, and what none explains."""
     counts = f"{tally.texts:6} {tally.equal:6} {tally.refused:8} {tally.explained:10}"
     lines = [
         f"{'oracle':18} {'texts':>6} {'equal':>6} {'refused':>8} {'explained':>10}",

@@ -1,8 +1,11 @@
-"""`python parser_oracle.py sglang|vllm [TOKENIZER]`: an engine's own Kimi parsers, run in its own environment.
+"""Run an engine's own Kimi parsers, in its environment.
 
-Guarantees: the parsers' files are the installed package's, unedited and not stubbed; nothing of this project is
-imported, since the pins of the two worlds differ. JSON lines in, `{"text", "ids", "thinking"}`, and JSON lines out,
-`{"reasoning", "content", "calls": [[id, arguments]]}`. SGLang's need neither torch nor its package's own `__init__`.
+`python oracle.py sglang|vllm [TOKENIZER]`
+
+Guarantees: the parsers' files are the installed package's, unedited and not stubbed. Nothing of this project is
+imported, since the pins of the two environments differ. JSON lines in, `{"text", "ids", "thinking"}`, and JSON lines
+out, `{"reasoning", "content", "calls": [[id, arguments]]}`. SGLang's parsers need neither torch nor their package's own
+`__init__`.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ Parse = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def main() -> int:
-    """Parse what stands on standard input. Exit 2 for another engine's name."""
+    """Parse standard input; 2 for another engine's name."""
     logging.disable(logging.CRITICAL)
     known: dict[str, Callable[..., Parse]] = {"sglang": sglang_parser, "vllm": vllm_parser}
     if len(sys.argv) < 2 or sys.argv[1] not in known:  # noqa: PLR2004 — the engine's name
-        sys.stderr.write("usage: parser_oracle.py sglang | vllm TOKENIZER_DIRECTORY\n")
+        sys.stderr.write("usage: oracle.py sglang | vllm TOKENIZER_DIRECTORY\n")
         return 2
     parse = known[sys.argv[1]](*sys.argv[2:])
     for line in sys.stdin:
@@ -32,7 +35,7 @@ def main() -> int:
 
 
 def sglang_parser(*_: str) -> Parse:
-    """SGLang's reasoning parser, then its tool detector, then the ids that its server gives the calls."""
+    """Return SGLang's parser: reasoning, tools, then the server's ids."""
     _as_bare_package("sglang")
     from sglang.srt.function_call.kimik2_detector import KimiK2Detector
     from sglang.srt.parser.reasoning_parser import ReasoningParser
@@ -49,7 +52,7 @@ def sglang_parser(*_: str) -> Parse:
 
 
 def _as_bare_package(name: str) -> None:
-    """Let submodules be imported without the package's own `__init__`, which needs torch."""
+    """Import submodules without the package's `__init__`, which needs torch."""
     spec = importlib.machinery.PathFinder.find_spec(name)
     if spec is None or spec.submodule_search_locations is None:
         raise SystemExit(f"{name} is not installed here. Run: nox -s parsers")
@@ -61,7 +64,7 @@ def _as_bare_package(name: str) -> None:
 
 
 def vllm_parser(tokenizer: str, *_: str) -> Parse:
-    """The parser of vLLM over the ids, as its server calls it."""
+    """Return vLLM's parser over ids, as its server calls it."""
     from transformers import AutoTokenizer
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser.kimi_k2 import KimiK2Parser

@@ -1,7 +1,8 @@
-"""What the engines' Kimi parsers make of a completion that we have read: each way to lose something, with its reason.
+"""How the engines' Kimi parsers lose parts of a completion.
 
-Guarantees: a difference is explained only where these rules, applied to our own reading, give the parser's word for
-word; a reason is told only where its rule changed something. Written from the parsers' behaviour, not from their code.
+Each rule is one way to lose something, with its reason. Guarantees: a difference is explained only if the rules,
+applied to our own reading, give the parser's reading word for word. A reason is named only if its rule changed
+something. Written from the parsers' behaviour, not from their code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN, CALL_END, S
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as emitted. `arguments` is None where it was cut inside its id; `whole` where its end came."""
+    """One call as emitted.
+
+    `arguments` is None where it was cut inside its id. `whole`: its end marker came.
+    """
 
     id: str
     arguments: str | None
@@ -25,7 +29,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A completion: its texts, and what its section holds."""
+    """A completion: its texts, and its section's calls."""
 
     reasoning: str
     before: str
@@ -37,7 +41,7 @@ Rule = Callable[[Reading], Reading]
 
 
 def reading_of(fmt: Format, parts: Parts) -> Reading:
-    """Our own reading, section and all."""
+    """Return our own reading, section included."""
     names = {token: name for name, token in fmt.tool_markers().items()}
     found = Reading(parts.reasoning or "", "", (), "")
     last = ""
@@ -65,21 +69,24 @@ def _with_marker(found: Reading, name: str) -> Reading:
     return replace(found, calls=(*found.calls[:-1], changed))
 
 
-def said(found: Reading) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """Reasoning, content and calls."""
+def summary(found: Reading) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Return reasoning, content and calls."""
     calls = tuple((call.id, call.arguments or "") for call in found.calls)
     return found.reasoning, found.before + found.after, calls
 
 
 def explained(ours: Reading, rules: Mapping[str, Rule], theirs: object) -> list[str] | None:
-    """The reasons for which theirs differs; None where the rules do not lead there."""
+    """Return why theirs differs, or None.
+
+    None where the rules do not lead to their reading.
+    """
     reasons = []
     for reason, rule in rules.items():
         changed = rule(ours)
         if changed != ours:
             reasons.append(reason)
         ours = changed
-    return reasons if said(ours) == theirs else None
+    return reasons if summary(ours) == theirs else None
 
 
 def _after(found: Reading) -> Reading:
@@ -91,7 +98,10 @@ def _uncut(found: Reading) -> Reading:
 
 
 def _joined(found: Reading) -> Reading:
-    """Arguments that begin with a brace run to the next one before an end marker, over other calls."""
+    """Join arguments that no closing brace ends with later calls.
+
+    They begin with a brace and run to the next one before an end marker.
+    """
     return replace(found, calls=tuple(_joined_calls(found.calls)))
 
 
@@ -164,7 +174,7 @@ MADE_UP = "made up"
 
 
 def _vllm_name(call: Call) -> str:
-    """The name that the id holds; empty where it holds none."""
+    """Return the name in the id; empty without one."""
     known = _VLLM_ID.match(call.id.strip())
     return known[0].partition(":")[0].removeprefix("functions.") if known else ""
 

@@ -1,13 +1,12 @@
-"""Who drafts: EAGLE-3's drafter over its own key-value cache.
+"""Who drafts: EAGLE-3's drafter over its own cache, and baselines.
 
-Guarantees: it sees what it sees when it serves. Row r holds token r + 1 and the target's states of token r, so
-the first draft after a prompt comes from its last token's row, with the token that the target just produced; a drafted
-token is read with the drafter's own state of its parent; and once a round is verified, what it drafted is forgotten and
-the accepted tokens are read with the target's states instead.
+Guarantees: the drafter sees what it sees in serving. Row r holds token r + 1 and the target's states of token r, so the
+first draft after a prompt comes from its last token's row, with the token that the target just produced. A drafted
+token is read with the drafter's own state of its parent; after verification all drafted rows are dropped, and accepted
+tokens are read with the target's states.
 
-What a drafter is compared with, on the same loop: itself before training, and a table of which token follows which.
-
-Guarantees: the same seed makes the same untrained drafter; the table counts emitted tokens of training rows alone.
+Baselines run in the same loop: the drafter before training, and a table of successors. The same seed gives the same
+untrained drafter; the table counts emitted tokens of training rows alone.
 """
 
 from __future__ import annotations
@@ -28,24 +27,37 @@ if TYPE_CHECKING:
     from pipeline.records import Ids
 
 
+MOST_SUCCESSORS = 16
+"""Most successors of a token that a table keeps."""
+
+
 class Drafting(Protocol):
-    """One sequence being drafted for."""
+    """Drafts for one sequence."""
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Start a new sequence."""
         ...
 
     def follow(self, ids: Ids, aux: torch.Tensor, number: int) -> Offers:
-        """Read verified tokens and offer what comes after the last: `aux` [n, 3h] of token r, `ids` [n] of r + 1."""
+        """Read verified tokens and offer successors of the last.
+
+        `aux` [n, 3h] are states of tokens r, `ids` [n] are tokens r + 1.
+        """
         ...
 
     def expand(self, tree: Tree, nodes: Sequence[int], number: int) -> Offers:
-        """Offers for nodes of the tree, all of one depth, each offered by an earlier answer of this round."""
+        """Offer successors of tree nodes, all of one depth.
+
+        An earlier call of this round offered each of them.
+        """
         ...
 
 
 class DrafterDrafting:
-    """The drafter on one sequence. Cache slots: the verified rows, then what this round has read of its tree."""
+    """The drafter on one sequence.
+
+    Cache slots: the verified rows, then what this round has read of its tree.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
@@ -60,7 +72,7 @@ class DrafterDrafting:
     def follow(self, ids: Ids, aux: torch.Tensor, number: int) -> Offers:
         self._cache.crop(self._rows)
         with torch.inference_mode():
-            hidden = self.drafter.fuse(aux.to(self._device, self._dtype))[None]
+            hidden = self.drafter.fuse(aux.to(self._device, self.drafter.fc.weight.dtype))[None]
             positions = torch.arange(self._rows, self._rows + len(ids), device=self._device)[None]
             tokens = torch.tensor([list(ids)], device=self._device)
             states = self.drafter.decode(tokens, hidden, positions, self._cache)
@@ -77,8 +89,14 @@ class DrafterDrafting:
             read = len(self._states) - 1
             for place, node in enumerate(nodes):
                 self._slots[node] = 1 + read + place
-            mask = self._mask(tree, nodes, read).to(self._device)
-            states = self.drafter.decode(tokens, self._states[None, parents], positions, self._cache, mask)[0]
+            # Each node attends verified rows, its ancestors' slots and its own: bool [nodes, rows + read + nodes].
+            mask = torch.zeros(len(nodes), self._rows + read + len(nodes), dtype=torch.bool)
+            mask[:, : self._rows] = True
+            for place, node in enumerate(nodes):
+                mask[place, [self._rows + self._slots[one] - 1 for one in tree.path(node)]] = True
+            states = self.drafter.decode(
+                tokens, self._states[None, parents], positions, self._cache, mask.to(self._device)
+            )[0]
             self._states = torch.cat([self._states, states])
             return self._offers(states, number)
 
@@ -87,38 +105,20 @@ class DrafterDrafting:
         device: torch.device = self.drafter.fc.weight.device
         return device
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.drafter.fc.weight.dtype
-        return dtype
-
-    def _mask(self, tree: Tree, nodes: Sequence[int], read: int) -> torch.Tensor:
-        """What each node attends, bool [nodes, rows + read + nodes]: verified rows, its ancestors' slots, its own."""
-        mask = torch.zeros(len(nodes), self._rows + read + len(nodes), dtype=torch.bool)
-        mask[:, : self._rows] = True
-        for place, node in enumerate(nodes):
-            for one in tree.path(node):
-                mask[place, self._rows + self._slots[one] - 1] = True
-        return mask
-
     def _offers(self, states: torch.Tensor, number: int) -> Offers:
         scores = self.drafter.logits(states).float().log_softmax(-1)
         best = scores.topk(min(number, scores.shape[-1]), dim=-1)
         return Offers(self.drafter.to_target_ids(best.indices).tolist(), best.values.tolist())
 
 
-MOST_SUCCESSORS = 16
-"""Of each token, what a table remembers."""
-
-
 class SeedError(Exception):
-    """A seed that torch does not take."""
+    """A seed that torch does not accept."""
 
 
 def untrained(config: DrafterConfig, vocabulary: DraftVocabulary, embedding: torch.Tensor, seed: int) -> Drafter:
-    """A drafter with weights as they are before training; torch's own state of chance is left as it was.
+    """Return a drafter with untrained weights.
 
-    Raises SeedError.
+    torch's own random state is left as it was. Raises SeedError.
     """
     if seed not in SEEDS:
         raise SeedError(f"{seed} is not {SEEDS_TOLD}")
@@ -131,7 +131,10 @@ def untrained(config: DrafterConfig, vocabulary: DraftVocabulary, embedding: tor
 
 
 def untrained_like(drafter: Drafter, seed: int) -> Drafter:
-    """The same sizes, vocabulary, embedding, device and type as this one, untrained. Raises SeedError."""
+    """Return an untrained copy of this drafter.
+
+    Same sizes, vocabulary, embedding, device and dtype. Raises SeedError.
+    """
     vocabulary = DraftVocabulary(drafter.d2t.cpu(), drafter.t2d.cpu())
     made = untrained(drafter.config, vocabulary, drafter.embedding, seed)
     made.to(drafter.fc.weight)
@@ -139,7 +142,10 @@ def untrained_like(drafter: Drafter, seed: int) -> Drafter:
 
 
 class TableDrafting:
-    """What followed a token most often in training rows, whatever stood before it: the baseline that costs nothing."""
+    """Offers the most frequent successors in training rows.
+
+    The context before the last token is ignored: the baseline that costs nothing.
+    """
 
     def __init__(self, successors: Mapping[int, Sequence[tuple[int, float]]]) -> None:
         self.successors = successors
@@ -159,19 +165,20 @@ class TableDrafting:
 
 
 def successors_in(rows: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> dict[int, list[tuple[int, float]]]:
-    """Of each token in these rows (ids and what was emitted), the emitted tokens that followed it, with log-shares.
+    """Return emitted successors of each token, with log-shares.
 
-    Most frequent first, of equals the lower id. The token before the first emitted one counts as followed by it.
+    `rows` are ids with their masks. Most frequent first; ties go to the lower id. The first emitted token counts as a
+    successor of the token before it.
     """
     counts: dict[int, Counter[int]] = {}
     for ids, mask in rows:
         for at in range(1, len(ids)):
             if mask[at]:
                 counts.setdefault(ids[at - 1], Counter())[ids[at]] += 1
-    return {token: _shares(followed) for token, followed in counts.items()}
-
-
-def _shares(followed: Counter[int]) -> list[tuple[int, float]]:
-    best = sorted(followed.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_SUCCESSORS]
-    shares = torch.tensor([number for _, number in best], dtype=torch.float64).div(followed.total()).log().tolist()
-    return [(token, share) for (token, _), share in zip(best, shares, strict=True)]
+    found: dict[int, list[tuple[int, float]]] = {}
+    for token, followed in counts.items():
+        best = sorted(followed.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_SUCCESSORS]
+        numbers = torch.tensor([number for _, number in best], dtype=torch.float64)
+        shares = numbers.div(followed.total()).log().tolist()
+        found[token] = [(successor, share) for (successor, _), share in zip(best, shares, strict=True)]
+    return found

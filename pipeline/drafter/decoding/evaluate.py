@@ -1,8 +1,9 @@
-"""Evaluation by decoding: each prompt answered plainly once, then by every drafter in every shape, and compared.
+"""Evaluate drafters by decoding prompts, and compare every answer.
 
-Guarantees: the lossless contract is checked on every prompt of every set, never on a sample. Where an answer differs,
-the margin by which plain decoding chose its token at the first difference is reported: up to `TIE` two passes of other
-widths may round to either token; above it the difference is a failure, of the cache, the mask or the states.
+Each prompt is answered plainly once, then by every drafter in every shape. Guarantees: losslessness is checked on every
+prompt of every set, never on a sample. Where an answer differs, the report has the margin by which plain decoding chose
+its token there: up to `TIE`, two passes of other widths may round to either token; above it the difference is a failure
+of the cache, the mask or the states.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pipeline.drafter.decoding.trees import Shape
 from pipeline.drafter.decoding.verify import Verifier
 
 TIE = 1e-4
-"""In logits: below it the two best tokens are taken for equal."""
+"""In logits: below it the two best tokens count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One who drafts, by the name under which it is reported."""
+    """A drafter, and the name it is reported under."""
 
     name: str
     drafting: Drafting
@@ -38,9 +39,10 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a speculative answer left the plain one first: token index and by how much the plain choice was better.
+    """Where a speculative answer first left the plain one.
 
-    `plain` and `speculated` are the tokens there; None where that answer has ended.
+    Token index, and the margin of the plain choice. `plain` and `speculated` are the tokens there; None where that
+    answer has ended.
     """
 
     at: int
@@ -59,7 +61,7 @@ class Trial:
 
     contender: str
     shape: Shape
-    question: EvaluationPrompt
+    prompt: EvaluationPrompt
     plain: PlainDecoding
     speculated: SpeculativeDecoding
     difference: Difference | None
@@ -69,35 +71,41 @@ def evaluate(
     verifier: Verifier,
     contenders: Sequence[Contender],
     shapes: Sequence[Shape],
-    questions: Sequence[EvaluationPrompt],
+    prompts: Sequence[EvaluationPrompt],
     limits: Limits,
-    told: Callable[[EvaluationPrompt], None] = lambda _: None,
+    progress: Callable[[EvaluationPrompt], None] = lambda _: None,
 ) -> list[Trial]:
-    """All trials, a question after another. `told` is called with each question once it is through.
+    """Run all trials, prompt by prompt.
 
-    The first question is decoded once more beforehand, so that nobody's seconds hold what a first pass costs.
-    Raises VerifyError.
+    `progress` is called with each finished prompt. The first prompt is decoded once more beforehand, so that no
+    measured time holds the cost of a first pass. Raises VerifyError.
+
+    Example:
+        drafter = Contender("eagle3", DrafterDrafting(load_drafter(folder, target.facts, target.embedding)))
+        verifier = Verifier(target)
+        trials = evaluate(verifier, [drafter], [parse_shape("chain:4")], prompts, Limits(128, verifier.end_ids))
+        report = document_of(trials)
     """
-    if questions:
-        decode_plainly(verifier, questions[0].ids, limits)
+    if prompts:
+        decode_plainly(verifier, prompts[0].ids, limits)
     trials: list[Trial] = []
-    for question in questions:
-        plain = decode_plainly(verifier, question.ids, limits)
+    for prompt in prompts:
+        plain = decode_plainly(verifier, prompt.ids, limits)
         for shape in shapes:
             for contender in contenders:
-                answer = speculate(verifier, contender.drafting, shape, question.ids, limits)
+                answer = speculate(verifier, contender.drafting, shape, prompt.ids, limits)
                 difference = compare(plain, answer)
-                trials.append(Trial(contender.name, shape, question, plain, answer, difference))
-        told(question)
+                trials.append(Trial(contender.name, shape, prompt, plain, answer, difference))
+        progress(prompt)
     return trials
 
 
 def compare(plain: PlainDecoding, speculated: SpeculativeDecoding) -> Difference | None:
-    """The first difference of the answers; None where they are the same tokens."""
+    """Return the first difference; None where the tokens are equal."""
     at = first_difference(plain.ids, speculated.ids)
     if at is None:
         return None
     own, other = (ids[at] if at < len(ids) else None for ids in (plain.ids, speculated.ids))
-    # An answer that goes on where the other has ended has passed an end token or a limit: no margin excuses that.
+    # An answer that continues where the other ended has passed an end token or a limit: no margin excuses that.
     margin = inf if own is None or other is None else plain.margins[at]
     return Difference(at, margin, own, other)

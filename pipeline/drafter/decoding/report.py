@@ -1,14 +1,11 @@
-"""What came of an evaluation: numbers by set, drafter and shape; the lossless contract; and whether answers loop.
+"""The report of an evaluation: acceptance, speed, losslessness, loops.
 
-Guarantees: acceptance length is tokens a target pass, the target's own token included and the prompt's pass left out,
-over the rounds of a set together; position k's acceptance is the share of rounds that accepted k drafts or more, as
-engines report it. Seconds are of whole answers, the prompt's pass and the drafter's included. Answers that end in a
-loop are counted, and the acceptance length without them stands beside, since a loop is easily drafted. Names of which
-two would share a line are refused before anything is decoded.
-
-Whether outputs say something: acceptance is high, and worth nothing, where a model repeats itself.
-
-Guarantees: a loop is a tail that repeats one stretch of tokens at least three times over, and nothing else.
+Guarantees: acceptance length is tokens a target pass, the target's own token included and the prompt's pass excluded,
+over all rounds of a set; position k's acceptance is the share of rounds that accepted k drafts or more, as engines
+report it. Seconds are of whole answers, with the prompt's pass and the drafter's. A model that repeats itself is easily
+drafted: answers that end in a loop (a tail that repeats one stretch of tokens at least three times) are counted, and
+the acceptance length without them is reported too. Names that would share a line of the report are refused before
+anything is decoded.
 """
 
 from __future__ import annotations
@@ -22,11 +19,29 @@ from pipeline.records import Ids, Json
 
 ALL = "all"
 LOOPING = 0.1
-"""The share of looping answers above which an acceptance length says little."""
+"""Share of looping answers above which an acceptance length says little."""
+
+
+GRAM = 4
+LONGEST_PERIOD = 64
+SHORTEST_LOOP = 24
+"""In tokens: a few equal lines are no loop."""
+TIMES = 3
+COLUMNS = (
+    ("acceptance_length", 6, 2),
+    ("tokens_a_second", 7, 1),
+    ("plain_tokens_a_second", 7, 1),
+    ("speedup", 5, 2),
+    ("distinct_4grams", 5, 2),
+)
+"""Numbers of a table line: key, width, digits."""
 
 
 class ReportError(Exception):
-    """Two sets, drafters or shapes of one name, whose numbers would be added up as one's."""
+    """Sets, drafters or shapes that share a name.
+
+    Their numbers would be added up.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +54,12 @@ class ReportCell:
     trials: Sequence[Trial]
 
     def document(self) -> dict[str, Json]:
-        """All numbers; those that nothing was measured for are None."""
+        """Return all numbers; None where nothing was measured."""
         rounds = [each for trial in self.trials for each in trial.speculated.rounds]
         deepest = max((each.offered for each in rounds), default=0)
         at_least = [sum(each.accepted >= k for each in rounds) for k in range(1, deepest + 1)]
         offered = [sum(each.offered >= k and each.accepted >= k - 1 for each in rounds) for k in range(1, deepest + 1)]
-        loops = [looped(trial.plain.ids) > 0 for trial in self.trials]
+        loops = [loop_length(trial.plain.ids) > 0 for trial in self.trials]
         free = [trial for trial, loop in zip(self.trials, loops, strict=True) if not loop]
         tokens = sum(len(trial.speculated.ids) for trial in self.trials)
         plain_tokens = sum(len(trial.plain.ids) for trial in self.trials)
@@ -63,21 +78,24 @@ class ReportCell:
             "tokens_a_second": speed,
             "plain_tokens_a_second": plain_speed,
             "speedup": speed / plain_speed if speed and plain_speed else None,
-            "distinct_4grams": distinct(trial.plain.ids for trial in self.trials),
+            "distinct_4grams": distinct_4grams(trial.plain.ids for trial in self.trials),
             "looping_answers": sum(loops),
             "acceptance_length_without_loops": acceptance_length(free),
         }
 
 
 def acceptance_length(trials: Sequence[Trial]) -> float | None:
-    """Tokens a target pass."""
+    """Return tokens a target pass."""
     rounds = [each for trial in trials for each in trial.speculated.rounds]
     return _share(sum(each.yielded for each in rounds), len(rounds))
 
 
 def cells_of(trials: Sequence[Trial]) -> list[ReportCell]:
-    """One a set, drafter and shape, in the order met; with more than one set, one over all of them as well."""
-    sets = list(dict.fromkeys(trial.question.dataset for trial in trials))
+    """Group trials by set, drafter and shape, in order.
+
+    With more than one set, also over all of them.
+    """
+    sets = list(dict.fromkeys(trial.prompt.dataset for trial in trials))
     keys = list(dict.fromkeys((trial.contender, trial.shape.name) for trial in trials))
     found: list[ReportCell] = []
     for dataset in [*sets, *([ALL] if len(sets) > 1 else [])]:
@@ -85,15 +103,17 @@ def cells_of(trials: Sequence[Trial]) -> list[ReportCell]:
             own = [
                 trial
                 for trial in trials
-                if (trial.contender, trial.shape.name) == (contender, shape)
-                and dataset in (trial.question.dataset, ALL)
+                if (trial.contender, trial.shape.name) == (contender, shape) and dataset in (trial.prompt.dataset, ALL)
             ]
             found.append(ReportCell(dataset, contender, shape, own))
     return found
 
 
 def require_apart(sets: Iterable[str], contenders: Sequence[str], shapes: Sequence[str]) -> None:
-    """Raises ReportError where two lines of the report would have the same names; asked before decoding."""
+    """Raise ReportError where two report lines would share their names.
+
+    Call it before decoding.
+    """
     if ALL in (named := set(sets)) and len(named) > 1:
         raise ReportError(
             f"a set of prompts is named {ALL!r}, as the line over all sets is. Rename its file, or its `dataset`"
@@ -112,25 +132,25 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 def lossless(trials: Sequence[Trial]) -> dict[str, Json]:
-    """What came of the contract: answers compared, those that differ at a tie, and those that fail it."""
+    """Count the answers compared, differing at a tie, and failing."""
     differing = [trial for trial in trials if trial.difference is not None]
     return {
         "answers": len(trials),
-        "prompts": len({(trial.question.dataset, trial.question.id) for trial in trials}),
+        "prompts": len({(trial.prompt.dataset, trial.prompt.id) for trial in trials}),
         "tokens": sum(len(trial.plain.ids) for trial in trials),
         "differing": len(differing),
-        "ties": [_told(trial) for trial in differing if trial.difference and trial.difference.is_tie],
-        "failures": [_told(trial) for trial in differing if trial.difference and not trial.difference.is_tie],
+        "ties": [_entry(trial) for trial in differing if trial.difference and trial.difference.is_tie],
+        "failures": [_entry(trial) for trial in differing if trial.difference and not trial.difference.is_tie],
     }
 
 
 def document_of(trials: Sequence[Trial]) -> dict[str, Json]:
-    """The whole report as JSON."""
+    """Return the whole report as JSON."""
     return {"lossless": lossless(trials), "sets": [cell.document() for cell in cells_of(trials)]}
 
 
 def table_of(trials: Sequence[Trial]) -> Iterator[str]:
-    """The report as lines."""
+    """Yield the report as lines."""
     documents = [cell.document() for cell in cells_of(trials)]
     wide = max((len(str(each["drafter"])) for each in documents), default=0)
     yield (
@@ -138,26 +158,21 @@ def table_of(trials: Sequence[Trial]) -> Iterator[str]:
         f"{'tok/s':>7} {'plain':>7} {'ratio':>5} {'dist4':>5} {'loops':>5}  acceptance by position"
     )
     for each in documents:
-        positions = " ".join(f"{share:.2f}" for share in _numbers(each["acceptance"]))
+        shares = each["acceptance"] if isinstance(each["acceptance"], list) else []
+        positions = " ".join(f"{share:.2f}" for share in shares if isinstance(share, float))
         numbers = " ".join(
-            _plain(each[key], width, digits)
-            for key, width, digits in (
-                ("acceptance_length", 6, 2),
-                ("tokens_a_second", 7, 1),
-                ("plain_tokens_a_second", 7, 1),
-                ("speedup", 5, 2),
-                ("distinct_4grams", 5, 2),
-            )
+            f"{value:>{width}.{digits}f}" if isinstance(value := each[key], float) else f"{'-':>{width}}"
+            for key, width, digits in COLUMNS
         )
         yield (
             f"{each['set']!s:<16.16} {each['drafter']!s:<{wide}} {each['shape']!s:<16} {each['prompts']:>7} "
             f"{each['tokens']:>8} {numbers} {each['looping_answers']:>5}  {positions}"
         )
-    yield from _warnings(documents)
-    yield from _contract(lossless(trials))
+    yield from _notes(documents, lossless(trials))
 
 
-def _warnings(documents: Sequence[dict[str, Json]]) -> Iterator[str]:
+def _notes(documents: Sequence[dict[str, Json]], found: dict[str, Json]) -> Iterator[str]:
+    """Yield notes on loops, then the lossless counts."""
     for dataset in dict.fromkeys(str(each["set"]) for each in documents):
         first = next(each for each in documents if each["set"] == dataset)
         loops, prompts = first["looping_answers"], first["prompts"]
@@ -166,9 +181,6 @@ def _warnings(documents: Sequence[dict[str, Json]]) -> Iterator[str]:
                 f"note: {loops} of {prompts} answers of {dataset} end in a loop, which is easily drafted; see "
                 "acceptance_length_without_loops in --json"
             )
-
-
-def _contract(found: dict[str, Json]) -> Iterator[str]:
     ties, failures = found["ties"], found["failures"]
     same = f"{found['answers']} speculative answers to {found['prompts']} prompts, {found['tokens']} tokens"
     if not isinstance(ties, list) or not isinstance(failures, list):
@@ -180,13 +192,13 @@ def _contract(found: dict[str, Json]) -> Iterator[str]:
                 yield f"  {kind}: " + ", ".join(f"{key} {value}" for key, value in entry.items())
 
 
-def _told(trial: Trial) -> dict[str, Json]:
+def _entry(trial: Trial) -> dict[str, Json]:
     found = trial.difference
     if found is None:
         return {}
     return {
-        "set": trial.question.dataset,
-        "id": trial.question.id,
+        "set": trial.prompt.dataset,
+        "id": trial.prompt.id,
         "drafter": trial.contender,
         "shape": trial.shape.name,
         "token": found.at,
@@ -200,29 +212,20 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _numbers(value: Json) -> list[float]:
-    return [one for one in value if isinstance(one, float)] if isinstance(value, list) else []
+def distinct_4grams(outputs: Iterable[Ids]) -> float | None:
+    """Return the share of distinct runs of four tokens.
 
-
-def _plain(value: Json, width: int, digits: int) -> str:
-    return f"{value:>{width}.{digits}f}" if isinstance(value, float) else f"{'-':>{width}}"
-
-
-GRAM = 4
-LONGEST_PERIOD = 64
-SHORTEST_LOOP = 24
-"""In tokens: a list of a few equal lines is no loop."""
-TIMES = 3
-
-
-def distinct(outputs: Iterable[Ids]) -> float | None:
-    """Different runs of four tokens among all of them, over all outputs together; None where none is that long."""
+    Over all outputs together; None where none is that long.
+    """
     grams = [tuple(ids[at : at + GRAM]) for ids in outputs for at in range(len(ids) - GRAM + 1)]
     return len(set(grams)) / len(grams) if grams else None
 
 
-def looped(ids: Sequence[int]) -> int:
-    """How many tokens at the end of the output are one stretch repeated; 0 where it ends otherwise."""
+def loop_length(ids: Sequence[int]) -> int:
+    """Return the length of a loop at the end.
+
+    In tokens; 0 where the output ends otherwise.
+    """
     longest = 0
     for period in range(1, min(LONGEST_PERIOD, len(ids) // TIMES) + 1):
         length = period

@@ -1,13 +1,14 @@
-"""What is drafted in one round: a chain, or a tree of which the target keeps the one path that it would have written.
+"""Shapes of drafts: chains and trees, grown and accepted.
 
-Guarantees: parents come before their children, siblings differ, and no node is deeper than the shape says. A shape is
-`chain:4`, `tree:4,2,1` (so many children of each node, depth by depth) or `dynamic:DEPTH,TOP,TOKENS` (as in EAGLE-2: at
-each depth the best TOP of all that is offered grow on, and of all nodes the best TOKENS are sent to the target).
+A shape is `chain:4`, `tree:4,2,1` (children of each node, by depth) or `dynamic:DEPTH,TOP,TOKENS` (as in EAGLE-2: at
+each depth the best TOP of all offers grow on, and of all nodes the best TOKENS are sent to the target). Guarantees:
+parents come before their children, siblings differ, and no node is deeper than the shape says. Of a tree the target
+keeps the one path that it would have written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,10 +24,10 @@ class ShapeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Each node at depth d, the root being at 0, has `widths[d]` children.
+    """How many children each node has, by depth.
 
-    With a `beam` only so many nodes of a depth have any, those with the best scores; with `keep` only so many nodes
-    stand at the end.
+    A node at depth d has `widths[d]` children; the root's depth is 0. With a `beam` only that many nodes of a depth
+    have children, those with the best scores; with `keep` only that many nodes remain at the end.
     """
 
     name: str
@@ -36,15 +37,16 @@ class Shape:
 
     @property
     def depth(self) -> int:
-        """How many tokens a round drafts at most, one after another."""
+        """The most tokens that a round drafts one after another."""
         return len(self.widths)
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What may come next: of each node that was asked for, ids of the target and their log-probabilities, best first.
+    """Candidate successors of each requested node, best first.
 
-    Shapes: [nodes][offers of that node]; a node may have fewer than it was asked for, and then has fewer children.
+    Target ids and their log-probabilities, [nodes][offers of that node]. A node may get fewer than requested, and then
+    has fewer children.
     """
 
     ids: Sequence[Sequence[int]]
@@ -53,7 +55,10 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Drafted tokens: node i is `tokens[i]` after `parents[i]`, which is smaller than i or `ROOT`."""
+    """Drafted tokens: node i is `tokens[i]` after `parents[i]`.
+
+    A parent is smaller than i, or `ROOT`.
+    """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
@@ -63,7 +68,7 @@ class Tree:
         return self.parents == tuple(range(ROOT, len(self.parents) - 1))
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from below the root to this one, itself included."""
+        """Return the path from below the root to this node."""
         nodes: list[int] = []
         while node != ROOT:
             nodes.append(node)
@@ -71,7 +76,7 @@ class Tree:
         return tuple(reversed(nodes))
 
     def depths(self) -> tuple[int, ...]:
-        """1 for what stands right below the root."""
+        """Return each node's depth, 1 right below the root."""
         found: list[int] = []
         for parent in self.parents:
             found.append(1 if parent == ROOT else found[parent] + 1)
@@ -79,21 +84,32 @@ class Tree:
 
 
 Expand: TypeAlias = Callable[[Tree, Sequence[int], int], Offers]
-"""Given the tree so far, some of its nodes and a number: that many offers for each of these nodes."""
+"""From the tree so far, some of its nodes and a number: that many offers for each of these nodes."""
 
 
 def parse_shape(text: str) -> Shape:
-    """`chain:N`, `tree:N,N,…` or `dynamic:DEPTH,TOP,TOKENS`. Raises ShapeError."""
+    """Parse `chain:N`, `tree:N,N,…` or `dynamic:DEPTH,TOP,TOKENS`.
+
+    Raises ShapeError.
+
+    >>> parse_shape("tree:4,2,1").widths
+    (4, 2, 1)
+    """
     kind, _, given = text.partition(":")
-    parts = given.split(",")
-    if not all(part.isascii() and part.isdigit() and part.strip("0") for part in parts):
+    digits = [part.lstrip("0") for part in given.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in digits):
         raise ShapeError(_unreadable(text))
-    numbers = tuple(map(_bounded, parts))
+    # However long a number is, one that is too large for any shape reads as just too large.
+    numbers = tuple(int(part) if len(part) <= len(str(MOST_NODES)) else MOST_NODES + 1 for part in digits)
     if kind == "chain" and len(numbers) == 1:
         _require_small(text, numbers[0])
         return Shape(text, (1,) * numbers[0])
     if kind == "tree":
-        _require_small(text, _nodes(numbers))
+        nodes, width = 0, 1
+        for number in numbers:
+            width *= number
+            nodes += width
+            _require_small(text, nodes)
         return Shape(text, numbers)
     if kind == "dynamic" and len(numbers) == 3:  # noqa: PLR2004 - as the message says
         depth, top, keep = numbers
@@ -103,22 +119,33 @@ def parse_shape(text: str) -> Shape:
 
 
 def grow(shape: Shape, first: Offers, expand: Expand) -> Tree:
-    """The tree of this shape: `first` is offered below the root, and `expand` is asked depth by depth."""
-    tree, scores = Tree((), ()), [0.0]  # the last score is the root's, at index ROOT
+    """Grow the tree of this shape.
+
+    `first` is offered below the root; `expand` is called once for each further depth.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    scores = {ROOT: 0.0}
     frontier, offers = [ROOT], first
     for depth, width in enumerate(shape.widths):
         if depth:
-            offers = expand(tree, frontier, width)
-        born = len(tree.tokens)
-        tree, scores = _with_children(tree, scores, frontier, offers, width)
-        frontier = _best(range(born, len(tree.tokens)), scores, shape.beam)
+            offers = expand(Tree(tuple(tokens), tuple(parents)), frontier, width)
+        born = len(tokens)
+        for node, ids, own in zip(frontier, offers.ids, offers.scores, strict=True):
+            for token, score in zip(ids[:width], own[:width], strict=True):
+                scores[len(tokens)] = scores[node] + float(score)
+                tokens.append(int(token))
+                parents.append(node)
+        frontier = _best(range(born, len(tokens)), scores, shape.beam)
         if not frontier:
             break
-    return _kept(tree, scores, shape.keep)
+    nodes = _best(range(len(tokens)), scores, shape.keep)
+    place = {ROOT: ROOT} | {node: at for at, node in enumerate(nodes)}
+    return Tree(tuple(tokens[node] for node in nodes), tuple(place[parents[node]] for node in nodes))
 
 
 def accepted(tree: Tree, wanted: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """The path that the target would have written itself, and the token that it writes after that.
+    """Return the accepted path, and the token after it.
 
     `wanted` [1 + nodes] is the target's own next token after the root and after each node, in this order.
     """
@@ -132,50 +159,18 @@ def accepted(tree: Tree, wanted: Sequence[int]) -> tuple[tuple[int, ...], int]:
     return tuple(path), wanted[node + 1]
 
 
-def _with_children(
-    tree: Tree, scores: list[float], frontier: Sequence[int], offers: Offers, width: int
-) -> tuple[Tree, list[float]]:
-    tokens, parents, grown = [*tree.tokens], [*tree.parents], scores[:-1]
-    for node, ids, own in zip(frontier, offers.ids, offers.scores, strict=True):
-        for token, score in zip(ids[:width], own[:width], strict=True):
-            tokens.append(int(token))
-            parents.append(node)
-            grown.append(scores[node] + float(score))
-    return Tree(tuple(tokens), tuple(parents)), [*grown, 0.0]
+def _best(nodes: Sequence[int], scores: Mapping[int, float], number: int | None) -> list[int]:
+    """Return the best nodes by score, in their own order.
 
-
-def _best(nodes: Sequence[int], scores: Sequence[float], number: int | None) -> list[int]:
-    """So many of them by score, in their own order; of equal ones the earlier: no child outlives its parent."""
+    Ties go to the earlier node, so that no child outlives its parent.
+    """
     if number is None:
         return [*nodes]
     return sorted(sorted(nodes, key=lambda node: (-scores[node], node))[:number])
 
 
-def _kept(tree: Tree, scores: Sequence[float], number: int | None) -> Tree:
-    nodes = _best(range(len(tree.tokens)), scores, number)
-    place = {ROOT: ROOT} | {node: at for at, node in enumerate(nodes)}
-    return Tree(tuple(tree.tokens[node] for node in nodes), tuple(place[tree.parents[node]] for node in nodes))
-
-
-def _bounded(part: str) -> int:
-    """The number that these digits are; of one that is too large in any shape, however long, just such a one."""
-    digits = part.lstrip("0")
-    return int(digits) if len(digits) <= len(str(MOST_NODES)) else MOST_NODES + 1
-
-
-def _nodes(widths: Sequence[int]) -> int:
-    """How many nodes so many children of each make, depth by depth; counted until there are too many."""
-    total, width = 0, 1
-    for number in widths:
-        width *= number
-        total += width
-        if total > MOST_NODES:
-            break
-    return total
-
-
 def _require_small(text: str, nodes: int) -> None:
-    """Raises ShapeError; asked before anything of that size is made."""
+    """Raise ShapeError before anything too large is made."""
     if nodes > MOST_NODES:
         raise ShapeError(f"{_short(text)} drafts more than {MOST_NODES} tokens a round. Give a smaller --shape")
 

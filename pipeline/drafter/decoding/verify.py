@@ -1,8 +1,8 @@
-"""The target's side of a round: its forward passes over a key-value cache that keeps what was accepted.
+"""The target's side of a round: passes over its cache.
 
 Guarantees: plain and speculative decoding take their tokens from the same pass of the same cache, so that they differ
-by what is asked and not by how; the states that the drafter reads come from the hooks that make its training data.
-Refuses targets whose cache cannot give back what was not accepted (sliding windows, recurrent states).
+only in what is fed; the states that the drafter reads come from the hooks that make its training data. Refuses targets
+whose cache cannot drop tokens that were not accepted (sliding windows, recurrent states).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class VerifyError(Exception):
-    """A target that cannot verify drafts, or a prompt that it has no room for."""
+    """A target that cannot verify, or a prompt without room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one forward pass of n tokens gave: `logits` [n, V] and `aux` [n, 3h], both float32.
+    """Results of one pass over n tokens, both float32.
 
-    After a prompt n is 1 for the logits, which are those of its last token.
+    `logits` [n, V] and `aux` [n, 3h]. After a prompt, n is 1 for the logits, which are of its last token.
     """
 
     logits: torch.Tensor
@@ -38,7 +38,10 @@ class Pass:
 
 
 class Verifier:
-    """One sequence on the target: begin with its prompt, then check drafts and keep what was accepted."""
+    """One sequence on the target.
+
+    Begin with its prompt, then check drafts and keep what was accepted.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -59,29 +62,35 @@ class Verifier:
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """The tokens that end an answer: what the target's generation_config says, else its config."""
+        """The tokens that end an answer.
+
+        From the generation_config, else from the config.
+        """
         generation = self.target.model.generation_config
         end = None if generation is None else generation.eos_token_id
         end = self.target.config.eos_token_id if end is None else end
         return frozenset([end] if isinstance(end, int) else end or [])
 
     def begin(self, prompt: Ids) -> Pass:
-        """Forget what was and read the prompt."""
+        """Start a new sequence: read the prompt."""
         self._cache = DynamicCache(config=self.target.model.config)
         self._length, self.passes = 0, 0
         return self._run(prompt, None, None, last_only=True)
 
     def check(self, token: int, tree: Tree | None = None) -> Pass:
-        """The token that was produced last, and drafts after it: row 0 is the token's, row 1 + i that of node i."""
+        """Run the last produced token and drafts after it.
+
+        Row 0 is the token's, row 1 + i that of node i.
+        """
         self.passes += 1
         if tree is None or not tree.tokens:
             return self._run((token,), None, None)
-        if tree.is_chain:  # plain text, as far as attention knows
+        if tree.is_chain:  # causal attention is the right mask
             return self._run((token, *tree.tokens), None, None)
         return self._run((token, *tree.tokens), _mask(tree, self._length, self.target.head.dtype), [0, *tree.depths()])
 
     def keep(self, path: Sequence[int]) -> None:
-        """Of the last check keep the token and the nodes of this path, and forget the others."""
+        """Keep the checked token and this path, drop the rest."""
         kept = [0, *(1 + node for node in path)]
         for layer in self._cache.layers:
             layer.keys = _kept(layer.keys, self._length, kept)
@@ -109,7 +118,10 @@ class Verifier:
 
 
 def _mask(tree: Tree, past: int, dtype: torch.dtype) -> torch.Tensor:
-    """What each row may attend, [1, 1, 1 + nodes, past + 1 + nodes]: all that was accepted, its own path, itself."""
+    """Return the attention mask of a tree.
+
+    Shape [1, 1, rows, past + rows]. A row (the token, or a node) attends everything accepted, its own path and itself.
+    """
     rows = 1 + len(tree.tokens)
     allowed = torch.zeros(rows, past + rows, dtype=torch.bool)
     allowed[:, : past + 1] = True
@@ -117,14 +129,16 @@ def _mask(tree: Tree, past: int, dtype: torch.dtype) -> torch.Tensor:
         if parent != ROOT:
             allowed[1 + node, past:] = allowed[1 + parent, past:]
         allowed[1 + node, past + 1 + node] = True
-    additive = torch.zeros(
-        1, 1, rows, past + rows, dtype=dtype
-    )  # which every attention takes, as not every one does bools
+    # Additive, since not every attention implementation takes bools.
+    additive = torch.zeros(1, 1, rows, past + rows, dtype=dtype)
     return additive.masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def _kept(states: torch.Tensor, before: int, kept: Sequence[int]) -> torch.Tensor:
-    """The first `before` positions of [1, heads, n, d] and so many of those after them."""
+    """Keep the first `before` positions and some of those after.
+
+    Of [1, heads, n, d]; `kept` counts from `before`.
+    """
     if list(kept) == list(range(len(kept))):
         return states[..., : before + len(kept), :]
     chosen = torch.tensor(kept, device=states.device) + before

@@ -1,9 +1,9 @@
-"""The config.json of a served drafter, to and from the drafter's own.
+"""The config.json of a served drafter, written and read.
 
-Guarantees: SGLang and vLLM read from it the drafter that was trained. The rotary base stands in both forms, the old
-keys and the new; `draft_vocab_size` always stands there, since SGLang reads it unasked; the longest position is the
-target's, since a shorter one makes acceptance collapse past it. Refuses to read what would be another architecture
-(more layers, biases, norms that plain EAGLE-3 has not, a tied head, a window, a scaled or partial rotary embedding).
+Guarantees: SGLang and vLLM read from it the drafter that was trained. The rotary base is written in both forms, the old
+keys and the new; `draft_vocab_size` is always written, since SGLang reads it unconditionally; the longest position is
+the target's, since acceptance collapses past a shorter one. Refuses to read another architecture: more layers, biases,
+norms that plain EAGLE-3 lacks, a tied head, a window, a scaled or partial rotary embedding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from pipeline.drafter.model.config import DrafterConfig
-from pipeline.drafter.target.layers import checked, read_aux_ids, written_aux_ids
+from pipeline.drafter.target.layers import read_aux_ids, require_layers, written_aux_ids
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -30,30 +30,37 @@ OTHER_VARIANTS = (
     "mlp_bias",
     "tie_word_embeddings",
 )
-"""What makes it another model than plain EAGLE-3; off where absent."""
-
-
+"""Switches of other models than plain EAGLE-3; off where absent."""
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
 MOST_QUOTED = 40
 
 
 class ServingConfigError(Exception):
-    """A config that is not of a plain EAGLE-3 drafter for this target."""
+    """A config of no plain EAGLE-3 drafter for this target."""
 
 
-def written(config: DrafterConfig, target: TargetFacts, dtype: str) -> dict[str, Json]:
-    """The document. Raises AuxIdsError."""
+def served_config(config: DrafterConfig, target: TargetFacts, dtype: str) -> dict[str, Json]:
+    """Return the config.json of a drafter. Raises AuxIdsError."""
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        **layer_of(config, dtype),
+        **layer_config(config, dtype),
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
         **written_aux_ids(config.aux_layers, target.num_layers, target.model_type),
     }
 
 
-def layer_of(config: DrafterConfig, dtype: str) -> dict[str, Json]:
-    """What any Llama config says of one decoder layer, its embedding and its rotary base."""
+def layer_config(config: DrafterConfig, dtype: str) -> dict[str, Json]:
+    """Return the Llama keys of layer, embedding and rotary base."""
     return {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -79,25 +86,26 @@ def layer_of(config: DrafterConfig, dtype: str) -> dict[str, Json]:
     }
 
 
-def read(document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int] | None = None) -> DrafterConfig:
-    """The drafter's config; `layers` are taken instead of what the document says. Raises ServingConfigError and others.
+def read_config(
+    document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int] | None = None
+) -> DrafterConfig:
+    """Return the drafter's config; `layers` overrule the document's.
 
-    The others are AuxIdsError and LayerError, where the document does not say which layers it means.
+    Raises ServingConfigError, and AuxIdsError or LayerError where the document does not say which layers it means.
     """
-    if (named := document.get("architectures")) != [ARCHITECTURE]:
-        raise ServingConfigError(
-            f"architectures is {named}: a served EAGLE-3 drafter with a Llama layer is {[ARCHITECTURE]}"
-        )
-    _require_plain(document)
-    _require_target(document, target)
-    chosen = (
-        read_aux_ids(document, target.num_layers, target.model_type)
-        if layers is None
-        else checked(layers, target.num_layers)
-    )
+    require_plain(document)
+    require_target(document, target)
+    if layers is None:
+        chosen = read_aux_ids(document, target.num_layers, target.model_type)
+    else:
+        chosen = require_layers(layers, target.num_layers)
+    sizes = {name: _number(document, name) for name in SIZES}
+    if (epsilon := _finite(document.get("rms_norm_eps"))) is None:
+        found = _quoted(document.get("rms_norm_eps"))
+        raise ServingConfigError(f"rms_norm_eps is {found}: a finite number above 0 belongs there")
     return DrafterConfig(
-        **{name: _number(document, name) for name in WHOLE},
-        rms_norm_eps=_real(document, "rms_norm_eps"),
+        **sizes,
+        rms_norm_eps=epsilon,
         rope_theta=_rope_theta(document),
         draft_vocab_size=_number(document, "draft_vocab_size"),
         target_hidden_size=target.hidden_size,
@@ -108,30 +116,19 @@ def read(document: Mapping[str, Json], target: TargetFacts, layers: Sequence[int
     )
 
 
-WHOLE = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_position_embeddings",
-)
-
-
-def _require_plain(document: Mapping[str, Json]) -> None:
-    on = [name for name in OTHER_VARIANTS if document.get(name)]
-    if on:
+def require_plain(document: Mapping[str, Json]) -> None:
+    """Raise ServingConfigError for any other architecture than plain EAGLE-3."""
+    if (named := document.get("architectures")) != [ARCHITECTURE]:
+        raise ServingConfigError(
+            f"architectures is {named}: a served EAGLE-3 drafter with a Llama layer is {[ARCHITECTURE]}"
+        )
+    if on := [name for name in OTHER_VARIANTS if document.get(name)]:
         raise ServingConfigError(f"{', '.join(on)} is on: not the plain EAGLE-3 that is trained and evaluated here")
     if document.get("num_hidden_layers") != 1 or document.get("hidden_act", "silu") != "silu":
-        told = f"{document.get('num_hidden_layers')} layers with {document.get('hidden_act')}"
-        raise ServingConfigError(f"the drafter has {told}; EAGLE-3 has one with silu")
+        found = f"{document.get('num_hidden_layers')} layers with {document.get('hidden_act')}"
+        raise ServingConfigError(f"the drafter has {found}; EAGLE-3 has one with silu")
     if (window := document.get("sliding_window")) is not None:
         raise ServingConfigError(f"sliding_window is {window!r}: here each token sees all before it, as null says")
-    _require_plain_rotary(document)
-
-
-def _require_plain_rotary(document: Mapping[str, Json]) -> None:
     places: list[Mapping[str, Json]] = [document]
     for name in ("rope_scaling", "rope_parameters"):
         inner = document.get(name)
@@ -149,9 +146,9 @@ def _require_plain_rotary(document: Mapping[str, Json]) -> None:
         )
 
 
-def _require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
-    wanted = {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}
-    for name, number in wanted.items():
+def require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
+    """Raise ServingConfigError unless the drafter fits the target's sizes."""
+    for name, number in {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}.items():
         if document.get(name) != number:
             raise ServingConfigError(
                 f"the drafter's {name} is {document.get(name)} and the target's {number}: it reads the target's "
@@ -163,14 +160,14 @@ def _require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
 
 
 def _rope_theta(document: Mapping[str, Json]) -> float:
-    """The base, from either form; they must agree."""
+    """Return the rotary base; old and new form must agree."""
     inner = document.get("rope_parameters")
     found = [document.get("rope_theta"), inner.get("rope_theta") if isinstance(inner, dict) else None]
     bases = {_finite(one) for one in found if one is not None}
     if len(bases) != 1 or (base := bases.pop()) is None:
-        told = ", ".join("nothing" if one is None else _told(one) for one in found)
+        values = ", ".join("nothing" if one is None else _quoted(one) for one in found)
         raise ServingConfigError(
-            f"rope_theta is {told}: one finite number above 0 belongs there, the same base in both forms"
+            f"rope_theta is {values}: one finite number above 0 belongs there, the same base in both forms"
         )
     return base
 
@@ -184,14 +181,8 @@ def _number(document: Mapping[str, Json], name: str) -> int:
     return value
 
 
-def _real(document: Mapping[str, Json], name: str) -> float:
-    if (number := _finite(document.get(name))) is None:
-        raise ServingConfigError(f"{name} is {_told(document.get(name))}: a finite number above 0 belongs there")
-    return number
-
-
 def _finite(value: Json) -> float | None:
-    """The value as a number above 0; None where it is none, or so large that no float is."""
+    """Return the value as a finite positive number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -201,14 +192,14 @@ def _finite(value: Json) -> float | None:
     return number if 0 < number < inf else None
 
 
-def _told(value: Json) -> str:
-    """The value in a sentence; 400 digits of it say no more than the first ones do."""
+def _quoted(value: Json) -> str:
+    """Return the value for a message, cut after some digits."""
     text = repr(value)
     return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…"
 
 
 def _token(document: Mapping[str, Json], name: str) -> int | None:
     value = document.get(name)
-    if isinstance(value, list):  # several end tokens, of which the drafter's config needs none
+    if isinstance(value, list):  # several end tokens; the config keeps the first
         value = value[0] if value else None
     return value if type(value) is int else None

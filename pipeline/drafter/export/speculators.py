@@ -1,66 +1,75 @@
-"""A served drafter to and from the format of speculators, which vLLM reads as well.
+"""A served drafter to and from the format of speculators.
 
-Guarantees: the same tensors, bit for bit; only names, the place of settings and the embedding change, which stands in
-that format and must be the target's. Refuses what is not plain EAGLE-3: another algorithm, more layers, a layer of
-another family, norms that the switches put elsewhere (speculators' own trainer turns three on), a trained embedding.
-A switch that is absent is refused too: vLLM and speculators' own class take its absence for opposite things.
+vLLM reads that format as well. Guarantees: the same tensors, bit for bit; only names, the place of settings and the
+embedding change, which is part of that format and must be the target's. Refuses all but plain EAGLE-3: another
+algorithm, more layers, a layer of another family, norms that the switches move (speculators' own trainer turns three
+on), a trained embedding. An absent switch is refused too: vLLM and speculators' own class take its absence for opposite
+values.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 
-from pipeline.base.json_lines import strict_object
-from pipeline.drafter.export import config as serving_config
-from pipeline.drafter.export import weights as drafter_weights
-from pipeline.drafter.export.serving import CONFIG, PROVENANCE, WEIGHTS, ExportError, trained_on, write_directory
-from pipeline.drafter.export.weights import EMBEDDING
+from pipeline.drafter.export.config import ARCHITECTURE, layer_config, read_config, served_config
+from pipeline.drafter.export.serving import (
+    CONFIG,
+    PROVENANCE,
+    WEIGHTS,
+    ExportError,
+    json_bytes,
+    read_object,
+    read_tensors,
+    trained_on,
+    write_directory,
+)
+from pipeline.drafter.export.weights import EMBEDDING, check_weights
 from pipeline.drafter.target.layers import KEY, boundaries
-from pipeline.records import Json, RefusedError
+from pipeline.records import Json
 
 if TYPE_CHECKING:
     from pipeline.drafter.model.config import DrafterConfig
     from pipeline.drafter.target.files import TargetFacts
 
 SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-CONSIDERED = ("norm_before_residual",)
+AMBIGUOUS = ("norm_before_residual",)
 """The switch whose absence means True to vLLM and False to speculators."""
-HERE, THERE = "midlayer.", "layers.0."
+OUR_LAYER, THEIR_LAYER = "midlayer.", "layers.0."
 VERIFIER = "verifier_"
 
 
 class SpeculatorsFormatError(Exception):
-    """A directory of speculators that is not a plain EAGLE-3 drafter of this target."""
+    """A directory without a plain EAGLE-3 drafter of this target."""
 
 
 def to_speculators(
     folder: Path, out: Path, target: TargetFacts, embedding: torch.Tensor, *, verifier: str, draft_tokens: int
 ) -> None:
-    """An exported drafter as a new directory in speculators' format.
+    """Write an exported drafter as a new directory for speculators.
 
     `verifier` is the target's name or path as a server will know it, `embedding` [V, h] the target's own,
     `draft_tokens` how many a server drafts a round. Raises ExportError, SpeculatorsFormatError, and what reading a
     config raises.
     """
-    document = _object(folder / CONFIG)
-    config = serving_config.read(document, target)
+    document = read_object(folder / CONFIG)
+    config = read_config(document, target)
     if (trained := trained_on(folder)) not in (None, target.weights_sha256):
         raise ExportError(f"{folder} was trained on another target ({str(trained)[:12]}) than {target.directory}")
-    tensors = _tensors(folder)
-    _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
-    drafter_weights.check(tensors, config)
+    tensors = read_tensors(folder)
+    _require_target_embedding(folder, tensors.pop(EMBEDDING, None), embedding)
+    check_weights(tensors, config)
     dtype = tensors["fc.weight"].dtype
-    named = {name.replace(HERE, THERE, 1): tensor for name, tensor in tensors.items()}
+    named = {name.replace(OUR_LAYER, THEIR_LAYER, 1): tensor for name, tensor in tensors.items()}
     named[EMBEDDING] = embedding.to(dtype).cpu().contiguous()
     files = {
-        CONFIG: _json(_theirs(config, target, str(dtype).removeprefix("torch."), verifier, draft_tokens)),
+        CONFIG: json_bytes(
+            _config_for_speculators(config, target, str(dtype).removeprefix("torch."), verifier, draft_tokens)
+        ),
         WEIGHTS: save(named, {"format": "pt"}),
     }
     if (folder / PROVENANCE).is_file():
@@ -69,35 +78,42 @@ def to_speculators(
 
 
 def from_speculators(folder: Path, out: Path, target: TargetFacts, embedding: torch.Tensor) -> None:
-    """A directory of speculators as a new one that SGLang loads too. Raises as `to_speculators`."""
-    document = _object(folder / CONFIG)
-    config = _ours(document, target)
-    given = {name: tensor for name, tensor in _tensors(folder).items() if not name.startswith(VERIFIER)}
-    tensors = {name.replace(THERE, HERE, 1): tensor for name, tensor in given.items()}
+    """Convert a speculators directory to one that SGLang loads.
+
+    Raises as `to_speculators`.
+    """
+    document = read_object(folder / CONFIG)
+    config = _config_from_speculators(document, target)
+    given = {name: tensor for name, tensor in read_tensors(folder).items() if not name.startswith(VERIFIER)}
+    tensors = {name.replace(THEIR_LAYER, OUR_LAYER, 1): tensor for name, tensor in given.items()}
     if len(tensors) < len(given):
-        raise SpeculatorsFormatError(f"{folder} holds tensors of its layer under two names, {HERE}… and {THERE}…")
-    _require_own(folder, tensors.pop(EMBEDDING, None), embedding)
-    drafter_weights.check(tensors, config)
+        raise SpeculatorsFormatError(
+            f"{folder} holds tensors of its layer under two names, {OUR_LAYER}… and {THEIR_LAYER}…"
+        )
+    _require_target_embedding(folder, tensors.pop(EMBEDDING, None), embedding)
+    check_weights(tensors, config)
     dtype = str(tensors["fc.weight"].dtype).removeprefix("torch.")
-    told: dict[str, Json] = {"converted_from": "speculators", "aux_layers": [*config.aux_layers]}
+    recorded: dict[str, Json] = {"converted_from": "speculators", "aux_layers": [*config.aux_layers]}
     files = {
-        CONFIG: _json(serving_config.written(config, target, dtype)),
+        CONFIG: json_bytes(served_config(config, target, dtype)),
         WEIGHTS: save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"}),
-        PROVENANCE: (folder / PROVENANCE).read_bytes() if (folder / PROVENANCE).is_file() else _json(told),
+        PROVENANCE: (folder / PROVENANCE).read_bytes() if (folder / PROVENANCE).is_file() else json_bytes(recorded),
     }
     write_directory(out, files)
 
 
-def _require_own(folder: Path, found: torch.Tensor | None, embedding: torch.Tensor) -> None:
+def _require_target_embedding(folder: Path, found: torch.Tensor | None, embedding: torch.Tensor) -> None:
+    """Raise SpeculatorsFormatError for an embedding other than the target's."""
     if found is not None and not torch.equal(found.cpu(), embedding.to(found.dtype).cpu()):
         raise SpeculatorsFormatError(
             f"{folder}: its embedding is not the target's, so it was trained, and SGLang would ignore it"
         )
 
 
-def _theirs(
+def _config_for_speculators(
     config: DrafterConfig, target: TargetFacts, dtype: str, verifier: str, draft_tokens: int
 ) -> dict[str, Json]:
+    """Return the config of a drafter in their format."""
     return {
         "speculators_model_type": "eagle3",
         "architectures": ["Eagle3DraftModel"],
@@ -108,7 +124,7 @@ def _theirs(
         KEY: [*boundaries(config.aux_layers)],
         "tie_word_embeddings": False,
         "dtype": dtype,
-        "transformer_layer_config": {"model_type": "llama", **serving_config.layer_of(config, dtype)},
+        "transformer_layer_config": {"model_type": "llama", **layer_config(config, dtype)},
         "speculators_config": {
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
@@ -118,13 +134,17 @@ def _theirs(
     }
 
 
-def _ours(document: Mapping[str, Json], target: TargetFacts) -> DrafterConfig:
+def _config_from_speculators(document: Mapping[str, Json], target: TargetFacts) -> DrafterConfig:
+    """Return the drafter's config from theirs.
+
+    Raises SpeculatorsFormatError and what reading a config raises.
+    """
     if document.get("speculators_model_type") != "eagle3":
         raise SpeculatorsFormatError(
             f"speculators_model_type is {document.get('speculators_model_type')!r}: only eagle3 is converted"
         )
     for name in SWITCHES:
-        if document.get(name) or (name in CONSIDERED and name not in document):
+        if document.get(name) or (name in AMBIGUOUS and name not in document):
             state = "on" if document.get(name) else "absent, which vLLM takes for on and speculators for off"
             raise SpeculatorsFormatError(
                 f"{name} is {state}: SGLang has no such drafter, or would run another. Train with --no-norm switches"
@@ -137,29 +157,9 @@ def _ours(document: Mapping[str, Json], target: TargetFacts) -> DrafterConfig:
     whole = {
         "max_position_embeddings": target.config.get_text_config().max_position_embeddings,
         **flat,
-        "architectures": [serving_config.ARCHITECTURE],
+        "architectures": [ARCHITECTURE],
         "draft_vocab_size": document.get("draft_vocab_size"),
         "target_hidden_size": document.get("target_hidden_size"),
     }
     ids = document.get(KEY)
-    return serving_config.read(whole | ({} if ids is None else {KEY: ids}), target)
-
-
-def _object(path: Path) -> dict[str, Json]:
-    if not path.is_file():
-        raise ExportError(f"{path.parent} holds no {path.name}. Give a drafter's directory")
-    try:
-        return strict_object(path.read_bytes())
-    except RefusedError as error:
-        raise ExportError(f"{path}: {error.refusal.detail}") from error
-
-
-def _tensors(folder: Path) -> dict[str, torch.Tensor]:
-    try:
-        return dict(load_file(folder / WEIGHTS))
-    except (SafetensorError, FileNotFoundError) as error:
-        raise ExportError(f"{folder / WEIGHTS} cannot be read ({error})") from error
-
-
-def _json(document: Mapping[str, Json]) -> bytes:
-    return (json.dumps(document, indent=2) + "\n").encode("ascii")
+    return read_config(whole | ({} if ids is None else {KEY: ids}), target)

@@ -1,8 +1,8 @@
-"""The tensors of a served drafter: their names, shapes and types, and the vocabulary that they are over.
+"""The tensors of a served drafter: names, shapes, types, vocabulary.
 
-Guarantees: what passes has exactly the keys that both engines place (one drops a key that it does not know without a
-word, the other stops), of the shapes that the config says, in one floating type, finite, and with a draft vocabulary
-whose two halves agree. With a draft vocabulary as large as the target's neither half is there.
+Guarantees: what passes has exactly the keys that both engines place (one drops an unknown key silently, the other
+stops), in the shapes of the config and one floating type, finite, and with a draft vocabulary whose two halves agree.
+If the draft vocabulary is the target's, neither half is there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WeightsError(Exception):
 
 
 def shapes_of(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
-    """Every key and its shape."""
+    """Return every key and its shape."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {
@@ -47,8 +47,11 @@ def shapes_of(config: DrafterConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
-    """Raises WeightsError where one is missing, foreign, of another shape or type, or not finite."""
+def check_weights(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
+    """Raise WeightsError unless these are the config's tensors.
+
+    None may be missing, foreign, of another shape or type, or not finite.
+    """
     shapes = shapes_of(config)
     if different := sorted(shapes.keys() ^ tensors.keys()):
         state = "is missing" if different[0] in shapes else "is none that both engines place"
@@ -56,17 +59,6 @@ def check(tensors: Mapping[str, torch.Tensor], config: DrafterConfig) -> None:
     for name, shape in shapes.items():
         if tuple(tensors[name].shape) != shape:
             raise WeightsError(f"{name} has the shape {list(tensors[name].shape)}, its config says {list(shape)}")
-    _check_types(tensors)
-    if D2T in shapes:
-        _check_vocabulary(tensors[D2T], tensors[T2D])
-
-
-def target_ids(d2t: torch.Tensor) -> torch.Tensor:
-    """[D]: which token of the target each row of the draft head is; `d2t` holds the offsets, as engines read it."""
-    return d2t + torch.arange(len(d2t), device=d2t.device)
-
-
-def _check_types(tensors: Mapping[str, torch.Tensor]) -> None:
     floats = {name: tensor for name, tensor in tensors.items() if name not in (D2T, T2D)}
     kinds = {tensor.dtype for tensor in floats.values()}
     if len(kinds) > 1 or not kinds <= {*FLOATS}:
@@ -74,9 +66,20 @@ def _check_types(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in floats.items():
         if not tensor.isfinite().all():
             raise WeightsError(f"{name} holds numbers that are not finite. Take an earlier checkpoint")
+    if D2T in shapes:
+        check_vocabulary(tensors[D2T], tensors[T2D])
 
 
-def _check_vocabulary(d2t: torch.Tensor, t2d: torch.Tensor) -> None:
+def target_ids(d2t: torch.Tensor) -> torch.Tensor:
+    """Return the target's id of each draft head row, [D].
+
+    `d2t` holds offsets, as engines read it.
+    """
+    return d2t + torch.arange(len(d2t), device=d2t.device)
+
+
+def check_vocabulary(d2t: torch.Tensor, t2d: torch.Tensor) -> None:
+    """Raise WeightsError unless both maps name the same tokens."""
     if d2t.dtype != torch.int64 or t2d.dtype != torch.bool:
         raise WeightsError(f"d2t and t2d are of {d2t.dtype} and {t2d.dtype}: int64 offsets and bool belong there")
     ids = target_ids(d2t)

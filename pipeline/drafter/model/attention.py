@@ -1,17 +1,14 @@
-"""Attention of training-time test: each row sees the step-0 keys up to its own, and its own keys of later steps.
+"""Attention of training-time test, over flash kernels.
 
-Guarantees: no [rows, rows] tensor and no growing list of score columns is made or kept; nothing crosses a document;
-the gradient is exact. The softmax over all of it is put together from flash attention over the keys before a segment,
-causal flash attention within it, and a few elementwise columns, by their log-sum-exps. A flash kernel's backward needs
-only the output and log-sum-exp of the whole row (as in ring attention), so each part is given the merged ones.
+Each row sees the step-0 keys up to its own, and its own keys of later steps. The softmax over all of them is merged by
+log-sum-exps from flash attention over the keys before a segment, causal flash attention within it, and a few
+elementwise columns. A flash kernel's backward needs only the output and log-sum-exp of the whole row (as in ring
+attention), so each part receives the merged ones.
 
-What computes one part of an attention and says its log-sum-exps, so that parts can be put together.
-
-Guarantees: `forward` and `backward` are exact for these queries over these keys; `backward` given the output and the
-log-sum-exps of a larger whole gives this part's share of its gradient, as ring attention uses it. A flash kernel is
-taken where there is one: the CPU's for float32 and bfloat16; CUDA's for half precisions, after it was compared once
-with the plain products on this very device, since its calls are none of torch's stable interface. Elsewhere the plain
-products serve, some queries at a time.
+Guarantees: no [rows, rows] tensor and no growing list of score columns is made or kept; nothing crosses a document; the
+gradient is exact. Kernels: the CPU's flash for float32 and bfloat16; CUDA's for half precisions, after one comparison
+with the plain products on the device, since its calls are not part of torch's stable interface. Elsewhere plain
+products, some queries at a time.
 """
 
 from __future__ import annotations
@@ -27,9 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
+CHUNK = 256
+"""Query rows at a time where no flash kernel serves."""
+TOLERANCE = 0.03
+"""Between two kernels in half precision, for numbers around one."""
+
+Out = tuple[torch.Tensor, torch.Tensor]
+Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Query, key, value, output and log-sum-exp."""
+Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Queries [query, query + length) are rows [first, first + length) of a document that begins at `start`."""
+    """Queries of neighbouring rows of a document.
+
+    Queries [query, query + length) are rows [first, first + length); the document begins at `start`.
+    """
 
     start: int
     first: int
@@ -38,7 +49,10 @@ class Segment:
 
 
 def segments(rows: torch.Tensor, starts: Sequence[int]) -> list[Segment]:
-    """Ascending rows, int64 [A], cut where they are no neighbours or where a document begins."""
+    """Cut ascending rows, int64 [A], into segments.
+
+    A cut is where rows are no neighbours or a document begins.
+    """
     found: list[Segment] = []
     document = 0
     for query, row in enumerate(rows.tolist()):
@@ -59,9 +73,9 @@ def attend(
     own: Sequence[tuple[torch.Tensor, torch.Tensor]],
     parts: Sequence[Segment],
 ) -> torch.Tensor:
-    """Attention output [H, A, d] of queries [H, A, d].
+    """Return the attention output of the queries, [H, A, d].
 
-    `key` and `value` [H, N, d] are of step 0, for all rows; `own` holds keys and values [H, A, d] of each later step,
+    `key` and `value` [H, N, d] are of step 0, for all rows. `own` holds keys and values [H, A, d] of each later step,
     of the query's own row. Scores are divided by the root of d.
     """
     flat = [tensor for pair in own for tensor in pair]
@@ -114,7 +128,10 @@ def _scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def _views(segment: Segment) -> Iterator[tuple[slice, slice, bool]]:
-    """Queries, keys, and whether causal: the keys before the segment, then those within it."""
+    """Yield queries, keys, and whether causal.
+
+    First the keys before the segment, then those within it.
+    """
     queries = slice(segment.query, segment.query + segment.length)
     if segment.first > segment.start:
         yield queries, slice(segment.start, segment.first), False
@@ -124,27 +141,27 @@ def _views(segment: Segment) -> Iterator[tuple[slice, slice, bool]]:
 def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: Sequence[Segment]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output [H, A, d] over the step-0 keys, and log-sum-exp [H, A]; at least float32."""
+    """Return output and log-sum-exp over the step-0 keys.
+
+    [H, A, d] and [H, A], at least float32.
+    """
     kernel = kernel_for(query)
     out = torch.empty_like(query, dtype=wide(query[:0]).dtype)
     sums = torch.empty_like(out[..., 0])
     for segment in parts:
-        seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        merged: Out | None = None
         for queries, keys, causal in _views(segment):
-            one = kernel.forward(query[:, queries], key[:, keys], value[:, keys], causal=causal)
-            seen = one if seen is None else _merged(seen, one)
-        if seen is not None:
-            out[:, segment.query : segment.query + segment.length] = seen[0]
-            sums[:, segment.query : segment.query + segment.length] = seen[1]
+            found = kernel.forward(query[:, queries], key[:, keys], value[:, keys], causal=causal)
+            if merged is None:
+                merged = found
+                continue
+            total = torch.logaddexp(merged[1], found[1])
+            shares = (merged[1] - total).exp()[..., None], (found[1] - total).exp()[..., None]
+            merged = wide(merged[0]) * shares[0] + wide(found[0]) * shares[1], total
+        if merged is not None:
+            out[:, segment.query : segment.query + segment.length] = merged[0]
+            sums[:, segment.query : segment.query + segment.length] = merged[1]
     return out, sums
-
-
-def _merged(
-    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    sums = torch.logaddexp(one[1], other[1])
-    shares = (one[1] - sums).exp()[..., None], (other[1] - sums).exp()[..., None]
-    return wide(one[0]) * shares[0] + wide(other[0]) * shares[1], sums
 
 
 def _backward(
@@ -163,29 +180,25 @@ def _backward(
     return grads
 
 
-CHUNK = 256
-"""Query rows at a time where no flash kernel serves."""
-TOLERANCE = 0.03
-"""Between two kernels in half precision, for numbers around one."""
-
-Out = tuple[torch.Tensor, torch.Tensor]
-Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Query, key, value, output and log-sum-exp."""
-Grads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
 class Kernel(Protocol):
-    """Queries [H, q, d] over keys and values [H, n, d]; `causal`: query i sees keys up to i, and q is n."""
+    """One part of an attention, with its log-sum-exps.
+
+    Queries [H, q, d] attend to keys and values [H, n, d]; if `causal`, query i sees keys up to i, and q is n.
+    `backward`, given output and log-sum-exps of a larger whole, returns this part's share of its gradient.
+    """
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> Out:
-        """Output [H, q, d] and log-sum-exp [H, q], at least float32."""
+        """Return output [H, q, d] and log-sum-exp [H, q].
+
+        Both are at least float32.
+        """
 
     def backward(self, grad: torch.Tensor, saved: Saved, *, causal: bool) -> Grads:
-        """Gradients by query, key and value."""
+        """Return gradients of query, key and value."""
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """At least float32."""
+    """Return the tensor in float32; float64 stays."""
     return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
@@ -206,18 +219,21 @@ class PlainKernel:
         scale = 1 / math.sqrt(query.shape[-1])
         for at in range(0, query.shape[1], CHUNK):
             rows = slice(at, at + CHUNK)
-            asked, towards = wide(query[:, rows]), wide(grad[:, rows])
-            weight = (self._scores(asked, key, at if causal else None) - sums[:, rows, None]).exp()
+            chunk, towards = wide(query[:, rows]), wide(grad[:, rows])
+            weight = (self._scores(chunk, key, at if causal else None) - sums[:, rows, None]).exp()
             delta = (towards * wide(out[:, rows])).sum(-1, keepdim=True)
             slope = weight * (towards @ wide(value).transpose(1, 2) - delta) * scale
             grads[0][:, rows] = (slope @ wide(key)).to(query.dtype)
-            grads[1].add_((slope.transpose(1, 2) @ asked).to(key.dtype))
+            grads[1].add_((slope.transpose(1, 2) @ chunk).to(key.dtype))
             grads[2].add_((weight.transpose(1, 2) @ towards).to(value.dtype))
         return grads
 
     @staticmethod
     def _scores(query: torch.Tensor, key: torch.Tensor, first: int | None) -> torch.Tensor:
-        """[H, q, n]; with `first`, query i sees keys up to first + i."""
+        """Return scores, [H, q, n].
+
+        With `first`, query i sees keys up to first + i.
+        """
         score = wide(query) @ wide(key).transpose(1, 2) / math.sqrt(query.shape[-1])
         if first is not None:
             rows = torch.arange(query.shape[1], device=query.device)[:, None] + first
@@ -262,7 +278,7 @@ PLAIN = PlainKernel()
 
 
 def kernel_for(query: torch.Tensor) -> Kernel:
-    """The fastest that is exact for such queries."""
+    """Return the fastest kernel that is exact for such queries."""
     kind, dtype = query.device.type, query.dtype
     if kind == "cpu" and dtype in (torch.float32, torch.bfloat16):
         return CpuFlash()
@@ -277,22 +293,22 @@ def _checked(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
 
 
 def agrees(kernel: Kernel, device: torch.device, dtype: torch.dtype, width: int) -> bool:
-    """Whether a kernel gives what the plain products give: both ways, for a part of a larger whole."""
-    drawn = torch.Generator().manual_seed(0)
-    query, key, value, grad = (torch.randn(2, 96, width, generator=drawn).to(device, dtype) for _ in range(4))
+    """Whether a kernel gives what the plain products give.
+
+    Both ways, for a part of a larger whole.
+    """
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, grad = (torch.randn(2, 96, width, generator=generator).to(device, dtype) for _ in range(4))
     for causal in (True, False):
         out, sums = PLAIN.forward(query, key, value, causal=causal)
-        # As if other keys took half of the weight: then the sums that come back are not those that this part made.
+        # As if other keys took half of the weight: then these sums are not those of this part alone.
         saved = query, key, value, (out / 2).to(dtype), sums + math.log(2)
         expected = (out, sums, *PLAIN.backward(grad, saved, causal=causal))
         try:
             actual = *kernel.forward(query, key, value, causal=causal), *kernel.backward(grad, saved, causal=causal)
         except RuntimeError:  # there is none for this device or width
             return False
-        if not all(map(_near, actual, expected)):
-            return False
+        for one, other in zip(actual, expected, strict=True):
+            if not torch.allclose(one.float(), other.float(), atol=TOLERANCE, rtol=TOLERANCE):
+                return False
     return True
-
-
-def _near(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    return bool(torch.allclose(actual.float(), expected.float(), atol=TOLERANCE, rtol=TOLERANCE))

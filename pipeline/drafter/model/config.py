@@ -1,12 +1,9 @@
-"""The shape of a drafter, as its config.json and its weights must agree on.
+"""Sizes of a drafter, and its draft vocabulary.
 
-Guarantees: plain numbers; every width that the layer needs is said and none is guessed when it is read back.
-
-The draft vocabulary: which of the target's tokens the drafter can name.
-
-Guarantees: the most frequent tokens of the data and every control token of the format, in ascending order of id, so
-that the mapping is the same whoever makes it. Formats as both engines read them: `d2t[i] = target id - i`, `t2d` says
-of each target id whether it is in.
+Guarantees: the config holds plain numbers that config.json and the weights must agree on; every width that the layer
+needs is explicit. The draft vocabulary is the most frequent tokens of the data and every control token of the format,
+in ascending order of id, so that the same data gives the same mapping. Both engines read it as `d2t[i] = target id - i`
+and `t2d[target id] = is in the vocabulary`.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 TTT_LENGTH = 7
 """Steps of training-time test: EAGLE's and SpecForge's default."""
 STEP_DECAY = 0.8
-"""What each further step weighs of the one before it, in both."""
+"""Weight of each step relative to the one before it, in both."""
 
 
 class DrafterConfigError(Exception):
@@ -32,7 +29,10 @@ class DrafterConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DrafterConfig:
-    """Sizes of one drafter. `aux_layers` are 0-based, their outputs are meant; `target_hidden_size` is one state's."""
+    """Sizes of one drafter.
+
+    `aux_layers` are 0-based outputs; `target_hidden_size` is the width of one state.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -51,11 +51,12 @@ class DrafterConfig:
     pad_token_id: int | None = None
 
 
-def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
-    """A drafter as wide as its target: `config` is the target's Hugging Face configuration, a text model's.
+def drafter_config(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> DrafterConfig:  # noqa: ANN401
+    """Return the config of a drafter sized like its target.
 
-    The rotary base is the target's, and stands in the drafter's own config.json, since that is what it is trained with.
-    Raises DrafterConfigError where the draft vocabulary is larger than the target's.
+    `config` is the text model's Hugging Face configuration. The rotary base is the target's and is written into the
+    drafter's own config.json, since it is trained with it. Raises DrafterConfigError where the draft vocabulary is
+    larger than the target's.
     """
     if not 0 < draft_vocab_size <= config.vocab_size:
         wanted = f"draft vocabulary of {draft_vocab_size} tokens, the target's has {config.vocab_size}"
@@ -63,6 +64,7 @@ def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> D
     low, mid, high = layers
     heads = int(config.num_attention_heads)
     end = config.eos_token_id
+    rotary = getattr(config, "rope_parameters", None) or {}
     return DrafterConfig(
         hidden_size=int(config.hidden_size),
         intermediate_size=int(config.intermediate_size),
@@ -70,7 +72,7 @@ def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> D
         num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
         head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
-        rope_theta=_rope_theta(config),
+        rope_theta=float(rotary.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0),
         vocab_size=int(config.vocab_size),
         draft_vocab_size=draft_vocab_size,
         target_hidden_size=int(config.hidden_size),
@@ -82,18 +84,16 @@ def of_target(config: Any, *, draft_vocab_size: int, layers: Sequence[int]) -> D
     )
 
 
-def _rope_theta(config: Any) -> float:  # noqa: ANN401 - transformers is untyped here
-    parameters = getattr(config, "rope_parameters", None) or {}
-    return float(parameters.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0)
-
-
 class VocabularyError(Exception):
-    """A draft vocabulary that cannot be made as asked."""
+    """A draft vocabulary that cannot be made as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftVocabulary:
-    """`d2t` int64 [D] offsets, `t2d` bool [V]; `coverage` is the share of counted tokens that it can name."""
+    """Offsets `d2t` int64 [D] and membership `t2d` bool [V].
+
+    `coverage` is the share of counted tokens that the vocabulary contains.
+    """
 
     d2t: torch.Tensor
     t2d: torch.Tensor
@@ -105,10 +105,14 @@ class DraftVocabulary:
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
 
-def choose(frequencies: torch.Tensor, size: int, always: Iterable[int] = ()) -> DraftVocabulary:
-    """The `size` most frequent tokens, `always` among them; a short list is filled with the lowest unused ids.
+def choose_vocabulary(frequencies: torch.Tensor, size: int, always: Iterable[int] = ()) -> DraftVocabulary:
+    """Choose the `size` most frequent tokens, `always` among them.
 
-    `frequencies` [V] counts emitted tokens. Ties go to the lower id. Raises VocabularyError.
+    `frequencies` [V] counts emitted tokens. Ties go to the lower id, and unused ids fill up a short list. Raises
+    VocabularyError.
+
+    Example:
+        choose_vocabulary(torch.tensor([5, 0, 7, 1]), 2).target_ids  # tensor([0, 2])
     """
     vocabulary = len(frequencies)
     forced = torch.tensor(sorted(set(always)), dtype=torch.int64)

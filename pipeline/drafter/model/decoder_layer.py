@@ -1,9 +1,9 @@
-"""The drafter's one decoder layer: Llama's, but for its attention input, which is [embedding, state], 2h wide.
+"""The drafter's decoder layer: Llama's, over [embedding, state].
 
-Guarantees: names, order and sizes are those that SGLang and vLLM load (`midlayer.*`; embedding first; the residual is
-the un-normed state). A layer of another kind is another class with `unroll` and `decode`. In training a product with
-the embedding's half of the weights is made once for each token and used by all steps that read it, since its input is
-the same in all; what attention sees is bounded in `attention.py`.
+Its attention input is 2h wide. Guarantees: names, order and sizes are those that SGLang and vLLM load (`midlayer.*`;
+embedding first; the residual is the state before its norm). A layer of another kind is another class with `unroll` and
+`decode`. In training, a product with the embedding's half of the weights is made once for each token and shared by all
+steps that read it, since its input is the same in all; `attention.py` bounds what attention sees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Heads = tuple[torch.Tensor, torch.Tensor]
 
 
 class DraftCache:
-    """Keys and values that decoding has seen, [B, kv heads, n, head_dim] each."""
+    """Keys and values of decoded tokens.
+
+    Each is [B, kv heads, n, head_dim].
+    """
 
     def __init__(self) -> None:
         self.keys: torch.Tensor | None = None
@@ -35,13 +38,13 @@ class DraftCache:
         return 0 if self.keys is None else int(self.keys.shape[2])
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Heads:
-        """All keys and values, these at the end."""
+        """Append these and return all keys and values."""
         self.keys = keys if self.keys is None else torch.cat([self.keys, keys], 2)
         self.values = values if self.values is None else torch.cat([self.values, values], 2)
         return self.keys, self.values
 
     def crop(self, length: int) -> None:
-        """Forget all but the first `length`."""
+        """Keep the first `length` alone."""
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
 
@@ -52,7 +55,10 @@ class DraftCache:
 
 
 class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
-    """torch's own keeps three copies of its input on a CPU, and takes twice the time."""
+    """Root mean square norm for CPUs.
+
+    torch's own keeps three copies of its input there and takes twice the time.
+    """
 
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:  # noqa: ANN401
@@ -73,7 +79,10 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyp
 
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Root mean square norm, in the weights' own precision even under autocast."""
+    """Root mean square norm, never in autocast's precision.
+
+    In the precision of its weights.
+    """
 
     def __init__(self, width: int, epsilon: float) -> None:
         super().__init__()
@@ -81,7 +90,7 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.epsilon = epsilon
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[.., h] to [.., h]."""
+        """Map [.., h] to [.., h]."""
         wide = states.to(self.weight.dtype)
         if wide.device.type == "cpu":
             normed: torch.Tensor = _RmsNorm.apply(wide, self.weight, self.epsilon)
@@ -99,13 +108,13 @@ class Mlp(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[.., h] to [.., h]."""
+        """Map [.., h] to [.., h]."""
         down: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(states)) * self.up_proj(states))
         return down
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """Projections of the 2h-wide input [embedding, state] to heads, and back to h; rotary angles for positions."""
+    """Projections of [embedding, state] to rotated heads, and back."""
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -118,26 +127,35 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
     def halves(self) -> tuple[Heads, Heads]:
-        """Weights of queries, and of keys and values together: each the embedding's half [m, h] and the state's."""
+        """Split projection weights into the embedding's and the state's halves.
+
+        Of queries, and of keys and values together; each half is [m, h].
+        """
         joined = torch.cat([self.k_proj.weight, self.v_proj.weight])
         return self.q_proj.weight.chunk(2, 1), joined.chunk(2, 1)
 
     def query(self, projected: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """[.., n, heads * head_dim] to rotated queries [.., heads, n, head_dim]."""
+        """Split into rotated queries.
+
+        [.., n, heads * head_dim] to [.., heads, n, head_dim].
+        """
         return self._rotate(self._split(projected), positions)
 
     def key_value(self, projected: torch.Tensor, positions: torch.Tensor) -> Heads:
-        """[.., n, 2 * kv heads * head_dim] to rotated keys and to values, [.., kv heads, n, head_dim]."""
+        """Split into rotated keys and values.
+
+        [.., n, 2 * kv heads * head_dim] to [.., kv heads, n, head_dim] each.
+        """
         key, value = projected.chunk(2, -1)
         return self._rotate(self._split(key), positions), self._split(value)
 
     def widen(self, pair: Heads) -> Heads:
-        """Keys and values with one head for each query head."""
+        """Repeat keys and values to one head a query head."""
         groups = self.heads // self.kv_heads
         return pair if groups == 1 else (pair[0].repeat_interleave(groups, -3), pair[1].repeat_interleave(groups, -3))
 
     def out(self, heads: torch.Tensor) -> torch.Tensor:
-        """[.., heads, n, head_dim] to [.., n, h]."""
+        """Map [.., heads, n, head_dim] to [.., n, h]."""
         projected: torch.Tensor = self.o_proj(heads.transpose(-3, -2).flatten(-2))
         return projected
 
@@ -173,19 +191,21 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         starts: Sequence[int],
         steps: int,
     ) -> list[torch.Tensor]:
-        """States [A, h] of `rows` [A], ascending, after each step of training-time test.
+        """Run training-time test; return states by step.
 
-        `embedded` and `fused` [N, h] are of all tokens, `positions` [N] within their documents, which begin at
-        `starts`. Row r reads token r + 1 + k at step k; what lies past the last token is the last token again.
+        States [A, h] are those of `rows` [A], which ascend. `embedded` and `fused` [N, h] are of all tokens,
+        `positions` [N] within their documents, which begin at `starts`. Row r reads token r + 1 + k at step k; past the
+        last token it reads the last token again.
         """
         attention, parts, tokens = self.self_attn, segments(rows, starts), len(embedded)
         (query_token, query_state), (pair_token, pair_state) = attention.halves()
         normed, states = self.input_layernorm(embedded), self.hidden_norm(fused)
         read = _next(rows, steps, tokens)
         near, places = read.unique(return_inverse=True)
-        query_said, pair_said = functional.linear(normed[near], query_token), functional.linear(normed, pair_token)
+        query_embedded = functional.linear(normed[near], query_token)
+        pair_embedded = functional.linear(normed, pair_token)
         following = _next(torch.arange(tokens, device=rows.device), 1, tokens)[0]
-        first = functional.linear(states, pair_state) + pair_said[following]
+        first = functional.linear(states, pair_state) + pair_embedded[following]
         key, value = attention.widen(attention.key_value(first, positions))
         hidden, states = fused[rows], states[rows]
         own: list[Heads] = []
@@ -194,9 +214,9 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
             at = positions[rows] + step
             if step:
                 states = self.hidden_norm(hidden)
-                pair = torch.addmm(pair_said[read[step]], states, pair_state.T)
+                pair = torch.addmm(pair_embedded[read[step]], states, pair_state.T)
                 own.append(attention.widen(attention.key_value(pair, at)))
-            query = attention.query(torch.addmm(query_said[places[step]], states, query_state.T), at)
+            query = attention.query(torch.addmm(query_embedded[places[step]], states, query_state.T), at)
             hidden = self._finish(hidden, attend(query, key, value, own, parts))
             found.append(hidden)
         return found
@@ -209,7 +229,7 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         cache: DraftCache,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """States [B, n, h] of tokens with these embeddings, states and positions; as `Drafter.decode` says."""
+        """Return states [B, n, h] of tokens, as `Drafter.decode` says."""
         attention = self.self_attn
         inputs = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], -1)
         query = attention.query(attention.q_proj(inputs), positions)
@@ -222,13 +242,19 @@ class LlamaLayer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return self._finish(hidden, functional.scaled_dot_product_attention(query, key, value, attn_mask=mask))
 
     def _finish(self, hidden: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """The layer's output from its un-normed input state and the attention output of its heads."""
+        """Return the layer's output.
+
+        From its un-normed input state and the attention output of its heads.
+        """
         hidden = hidden + self.self_attn.out(heads)
         output: torch.Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return output
 
 
 def _next(rows: torch.Tensor, steps: int, tokens: int) -> torch.Tensor:
-    """The token that each row reads at each step, int64 [steps, A]; no supervised row reads past the last."""
+    """Return the token that each row reads, by step.
+
+    Int64 [steps, A]. No supervised row reads past the last token.
+    """
     ahead = torch.arange(1, steps + 1, device=rows.device)[:, None]
     return (rows[None] + ahead).clamp(max=tokens - 1)

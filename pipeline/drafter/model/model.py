@@ -1,9 +1,9 @@
-"""EAGLE-3's drafter: three fused states of the target, one decoder layer over [embedding, state], a norm and a head.
+"""The EAGLE-3 drafter: fused states, one decoder layer, a head.
 
 Guarantees: the layer, its names and its order are those that SGLang and vLLM load (`midlayer.*`, embedding first, the
-residual is the un-normed state, the state fed back is the one before `norm`). The embedding is the target's, frozen,
-and is no part of the weights. In training, only rows that are supervised at some step are computed, but for the step-0
-keys and values of all rows, which the others attend. Reference: EAGLE-3, arXiv 2503.01840; SafeAILab/EAGLE `cnets.py`.
+residual is the state before its norm, the state fed back is the one before `norm`). The embedding is the target's,
+frozen, and not part of the weights. Training computes only rows that some step supervises, but step-0 keys and values
+of all rows, which the others attend. Reference: EAGLE-3, arXiv 2503.01840; SafeAILab/EAGLE `cnets.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ INITIAL_SPREAD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class TttResult:
-    """Of one batch: `loss` has the gradient; per step, float64 [K], detached: sums of losses, rows right, rows."""
+    """Loss with gradient, and figures per step, float64 [K], detached.
+
+    Figures of one batch: sums of losses, rows right, rows.
+    """
 
     loss: torch.Tensor
     sums: torch.Tensor
@@ -36,12 +39,24 @@ class TttResult:
 
 
 class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """A drafter over `vocabulary`; give it the target's embedding with `attach` before it is used."""
+    """A drafter over `vocabulary`.
+
+    Call `attach` with the target's embedding before use.
+
+    Example:
+        drafter = Drafter(config, vocabulary)
+        drafter.attach(target.embedding)
+        result = drafter(batch, teacher, MaskMode.ALIGNED, scales)
+        result.loss.backward()
+    """
 
     def __init__(
         self, config: DrafterConfig, vocabulary: DraftVocabulary, layer: type[LlamaLayer] = LlamaLayer
     ) -> None:
-        """Weights follow torch's global seed: normal with a spread of 0.02, norms one."""
+        """Initialise weights from torch's global seed.
+
+        Normal with a spread of 0.02; norms are one.
+        """
         super().__init__()
         self.config = config
         self.fc = nn.Linear(3 * config.target_hidden_size, config.hidden_size, bias=False)
@@ -56,7 +71,7 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
                 nn.init.normal_(module.weight, std=INITIAL_SPREAD)
 
     def attach(self, embedding: torch.Tensor) -> None:
-        """The target's embedding [V, h], shared and frozen."""
+        """Share the target's embedding [V, h], frozen."""
         self.embedding = embedding.detach()
 
     def forward(
@@ -68,9 +83,10 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         *,
         exact: bool = False,
     ) -> TttResult:
-        """Training-time test over a batch, one step a number of `scales` [K]; the loss is sum_k scales[k] * sums[k].
+        """Run training-time test over a batch.
 
-        `exact` counts a row as right only if the target's likeliest token of all is the drafter's.
+        It takes one step per entry of `scales` [K]; the loss is sum_k scales[k] * sums[k]. With `exact`, a row is right
+        only if the drafter's token is the target's likeliest of all.
         """
         steps = len(scales)
         positions = teacher_positions(batch, mode)
@@ -81,7 +97,9 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         at[rows] = torch.arange(len(rows), device=rows.device)
         places = at[(positions[None] - 1 - torch.arange(steps, device=rows.device)[:, None]).clamp(min=0)]
         gathered = torch.stack([self.norm(state[place]) for state, place in zip(states, places, strict=True)])
-        last = batch.last[_last_rows(batch)[positions]]
+        # `batch.last` holds states of emitted positions, or of all.
+        is_full = len(batch.last) == batch.tokens
+        last = batch.last[positions if is_full else (batch.mask.cumsum(0) - 1).clamp(min=0)[positions]]
         scored = score(
             gathered,
             self.lm_head.weight,
@@ -96,29 +114,35 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return TttResult(scored.loss, scored.sums, scored.correct, scored.counted)
 
     def unroll(self, batch: PackedBatch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
-        """States [A, h] before the norm of `rows` [A], ascending, after each step of training-time test."""
+        """Return states [A, h] before the norm, after each step.
+
+        Of `rows` [A], ascending.
+        """
         inside = torch.arange(batch.tokens, device=rows.device) - document_starts(batch)
         embedded, fused = self._embedded(batch.ids), self.fuse(batch.aux)
         states: list[torch.Tensor] = self.midlayer.unroll(embedded, fused, rows, inside, batch.starts, steps)
         return states
 
     def fuse(self, aux: torch.Tensor) -> torch.Tensor:
-        """The target's three states [.., 3h'] as one [.., h]."""
+        """Fuse the target's three states, [.., 3h'] to [.., h]."""
         fused: torch.Tensor = self.fc(aux.to(self.fc.weight.dtype))
         return fused.to(self.fc.weight.dtype)  # the residual keeps the weights' precision under autocast
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Over the draft vocabulary, [.., D], of states as the layer gives them."""
+        """Return logits over the draft vocabulary, [.., D].
+
+        `states` are as the layer gives them.
+        """
         scores: torch.Tensor = self.lm_head(self.norm(states))
         return scores
 
     def to_target_ids(self, draft_ids: torch.Tensor) -> torch.Tensor:
-        """The target's ids of draft ids."""
+        """Map draft ids to target ids."""
         mapped: torch.Tensor = draft_ids + self.d2t[draft_ids]
         return mapped
 
     def new_cache(self) -> DraftCache:
-        """An empty cache for `decode`."""
+        """Return an empty cache for `decode`."""
         return DraftCache()
 
     def decode(
@@ -129,10 +153,10 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
         cache: DraftCache,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """States [B, n, h] before the norm, for tokens [B, n] with states [B, n, h] at rotary positions [B, n].
+        """Return states [B, n, h] before the norm.
 
-        What was seen before is in the cache, and these are appended to it. `mask` bool [n, all] says what each
-        attends, of the cache with these; without it, all that came before it and itself.
+        Of tokens [B, n] with states [B, n, h] at rotary positions [B, n], which are appended to the cache. `mask` bool
+        [n, all] says what each attends, of the cache with these; without it, everything earlier and itself.
         """
         states: torch.Tensor = self.midlayer.decode(self._embedded(ids), hidden, positions, cache, mask)
         return states
@@ -142,15 +166,8 @@ class Drafter(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def _needed(positions: torch.Tensor, there: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Rows that are supervised at some step, int64 [A], ascending."""
+    """Return rows that some step supervises, int64 [A], ascending."""
     needed = torch.zeros(tokens, dtype=torch.bool, device=positions.device)
     for step, found in enumerate(there):
         needed[positions[found] - 1 - step] = True
     return needed.nonzero()[:, 0]
-
-
-def _last_rows(batch: PackedBatch) -> torch.Tensor:
-    """Where the last state of a position is in `batch.last`, int64 [N]; states of all positions may be there too."""
-    if len(batch.last) == batch.tokens:
-        return torch.arange(batch.tokens, device=batch.ids.device)
-    return (batch.mask.cumsum(0) - 1).clamp(min=0)

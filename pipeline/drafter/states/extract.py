@@ -1,8 +1,8 @@
-"""Making a store of hidden states: how large it will be, whether it fits, and then shard by shard.
+"""Write a store of hidden states, shard by shard.
 
-Guarantees: nothing is computed unless the whole store fits on the disk; a shard is whole or not there; stopped anywhere
-and run again, the store has the same bytes as one that was not stopped, since which rows are run together is decided by
-the rows alone. A store that was begun otherwise, or whose shards were changed, is refused.
+Guarantees: nothing is computed unless the whole store fits on the disk. A shard is whole or absent. A store that was
+stopped and continued has the same bytes as one that never stopped, since the rows alone decide which run together.
+Refuses a store that was begun with other settings, or whose shards were changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pipeline.drafter.states.manifest import (
     StateManifest,
     StoreError,
     StoreSize,
-    amount,
     begin,
+    readable_size,
     settings_of,
     size_of,
-    under,
+    with_attestation,
     write,
 )
-from pipeline.drafter.states.shards import described, shard_bytes
+from pipeline.drafter.states.shards import shard_bytes, shard_entry
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers
 from pipeline.records import Json
@@ -48,16 +48,16 @@ HEADER_A_ROW = 512
 
 
 class StatesBackend(Protocol):
-    """What gives rows their states: a target in this process, or one that is served."""
+    """Computes states: a target in this process, or served ones."""
 
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
-        """The rows with their states, in the order given."""
+        """Return the rows with their states, in the order given."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractionPlan:
-    """What a store is made of; all of it decides its bytes. Raises nothing itself."""
+    """Everything that decides a store's bytes."""
 
     facts: TargetFacts
     layers: Layers
@@ -71,11 +71,13 @@ class ExtractionPlan:
         return size_of(self.rows.tokens, self.rows.emitted, self.facts.hidden_size, DTYPES[self.dtype])
 
     def settings(self) -> dict[str, Json]:
-        given = self.facts, self.layers, self.rows, self.dtype, self.computed, self.bytes_a_shard
-        return settings_of(*given)
+        return settings_of(self.facts, self.layers, self.rows, self.dtype, self.computed, self.bytes_a_shard)
 
     def shards(self) -> list[range]:
-        """Rows of each shard, in order: as many as fit into its bytes, and one at least."""
+        """Return the rows of each shard.
+
+        As many as fit into its bytes, at least one.
+        """
         found: list[range] = []
         start = taken = 0
         for index, entry in enumerate(self.rows.entries):
@@ -88,26 +90,39 @@ class ExtractionPlan:
 
 
 def require_room(plan: ExtractionPlan, out: Path, *, free: int | None = None) -> None:
-    """Raises StoreError unless what is left to write fits beside what is there; `free` bytes, or what the disk says."""
+    """Raise StoreError unless the store fits on the disk.
+
+    `free` is the room in bytes; by default what the disk reports.
+    """
     there = sum(path.stat().st_size for path in out.glob("*.safetensors")) if out.is_dir() else 0
-    room = shutil.disk_usage(_existing(out)).free if free is None else free
+    if free is None:
+        existing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+        free = shutil.disk_usage(existing).free
     # One shard is written beside the store before it takes its place.
     left = max(plan.size.bytes - there, 0) + HEADER_A_ROW * len(plan.rows)
-    if left + min(plan.bytes_a_shard, left) > room:
+    if left + min(plan.bytes_a_shard, left) > free:
         raise StoreError(
-            f"{out} needs {amount(left)} and one shard beside it, and the disk has {amount(room)} left. Make room, "
-            "give --out on another disk, fewer rows, or --dtype bfloat16"
+            f"{out} needs {readable_size(left)} and one shard beside it, and the disk has {readable_size(free)} left. "
+            "Make room, give --out on another disk, fewer rows, or --dtype bfloat16"
         )
 
 
 def extract(
     plan: ExtractionPlan, target: StatesBackend, out: Path, *, attestation: str, progress: Callable[[int], None]
 ) -> StateManifest:
-    """Write what is missing of the store; `progress` is told the rows that are there. Raises StoreError, OSError."""
+    """Write the missing shards and return the manifest.
+
+    `progress` receives the number of rows written so far. Raises StoreError, OSError.
+
+    Example:
+        plan = ExtractionPlan(facts, layers, rows, "bfloat16", computed_with(dtype, device))
+        require_room(plan, out)
+        extract(plan, target, out, attestation=permit.attestation_sha256, progress=print)
+    """
     settings = plan.settings()
     begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
     with hold(out):
-        document = under(begin(out, settings, plan.size), attestation)
+        document = with_attestation(begin(out, settings, plan.size), attestation)
         _check_written(document, out)
         write(out, document)
         shards = plan.shards()
@@ -132,7 +147,7 @@ def _write_shard(
         file.write(data)
 
     write_whole(out / name, fill)
-    return replace(document, shards=(*document.shards, described(name, data, states)))
+    return replace(document, shards=(*document.shards, shard_entry(name, data, states)))
 
 
 def _check_written(document: StateManifest, out: Path) -> None:
@@ -143,8 +158,3 @@ def _check_written(document: StateManifest, out: Path) -> None:
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
                 raise StoreError(f"{path} was changed since it was written. Put it back, or give another --out DIR")
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -1,7 +1,7 @@
-"""What a store of hidden states says of itself: `manifest.json`, its settings and its size.
+"""The manifest of a store of hidden states.
 
-Guarantees: a store is begun once and goes on under the settings it was begun with, which name everything that decides
-its bytes: target, layers, dtype, what it is computed on, every row. The size is exact before anything is computed.
+Guarantees: a store is begun once and continues under the settings it was begun with. These name everything that decides
+its bytes: target, layers, dtype, device and versions, every row. The size is exact before anything is computed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ IDS_A_TOKEN = 4
 
 
 class StoreError(Exception):
-    """A store that is not what its manifest says, was begun otherwise, or has no room."""
+    """A changed, unfinished, differing or too large store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """What the states take in bytes, and what peers would write who keep every last state; headers are under 1 %."""
+    """Bytes of the states, and of keeping every last state.
+
+    `peers_bytes` is what trainers write that keep the last state of every token. Headers, under 1 %, are not counted.
+    """
 
     tokens: int
     emitted: int
@@ -61,20 +64,23 @@ class StoreSize:
     def __str__(self) -> str:
         less = 100 * (1 - self.bytes / self.peers_bytes)
         return (
-            f"{amount(self.bytes)} for {self.tokens:,} tokens, of which {self.emitted:,} emitted: "
+            f"{readable_size(self.bytes)} for {self.tokens:,} tokens, of which {self.emitted:,} emitted: "
             f"{self.bytes / self.tokens:,.0f} bytes a token; {self.peers_bytes / self.tokens:,.0f} if the last state "
             f"were kept of every token, as peers do ({less:.0f} % less)"
         )
 
 
 def size_of(tokens: int, emitted: int, hidden_size: int, dtype: torch.dtype) -> StoreSize:
-    """Three states a token and its id, and one state an emitted token."""
+    """Return the exact size of the states.
+
+    Three states and an id a token, and one state an emitted token.
+    """
     one, ids = hidden_size * dtype.itemsize, IDS_A_TOKEN * tokens
     return StoreSize(tokens, emitted, (3 * tokens + emitted) * one + ids, 4 * tokens * one + ids)
 
 
-def amount(size: int) -> str:
-    """Bytes in words."""
+def readable_size(size: int) -> str:
+    """Return a number of bytes with its unit."""
     value = float(size)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 1000:  # noqa: PLR2004 - decimal units
@@ -86,7 +92,10 @@ def amount(size: int) -> str:
 def settings_of(
     facts: TargetFacts, layers: Layers, rows: TrainingRows, dtype: str, computed: Mapping[str, str], bytes_a_shard: int
 ) -> dict[str, Json]:
-    """What a store is begun with. `computed` says on what: other devices, dtypes and versions round otherwise."""
+    """Return the settings that a store is begun with.
+
+    `computed` names device, dtype and versions, since others round differently.
+    """
     return {
         "target": {
             "weights_sha256": facts.weights_sha256,
@@ -108,7 +117,7 @@ def settings_of(
 
 
 def computed_with(dtype: torch.dtype, device: torch.device) -> dict[str, str]:
-    """On what states are computed, for a store's settings."""
+    """Return what the states are computed with, for the settings."""
     import transformers
 
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -118,7 +127,10 @@ def computed_with(dtype: torch.dtype, device: torch.device) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class StateShard:
-    """One file of a store. `header_sha256` is of the part that says where each row lies and what its bytes hash to."""
+    """One file of a store.
+
+    `header_sha256` covers the header, which has the place and the hashes of each row.
+    """
 
     file: str
     sha256: str
@@ -131,7 +143,10 @@ class StateShard:
 
 @dataclass(frozen=True, slots=True)
 class StateManifest:
-    """A store's manifest. `attestations` are those under which its sessions ran."""
+    """A store's manifest.
+
+    `attestations` are those that its sessions ran under.
+    """
 
     settings: Mapping[str, Any]
     size: Mapping[str, Json]
@@ -141,7 +156,10 @@ class StateManifest:
 
 
 def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateManifest:
-    """The manifest of a store that goes on, or of a new one. Raises StoreError, OSError."""
+    """Return the manifest of a new or a continued store.
+
+    Raises StoreError, OSError.
+    """
     path = folder / MANIFEST
     if not path.exists():
         if folder.exists() and not folder.is_dir():
@@ -151,13 +169,13 @@ def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateM
             raise StoreError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
         return StateManifest(settings, size.document())
     old = read(folder)
-    if told := "; ".join(_differences(old.settings, settings)):
-        raise StoreError(f"{folder} was begun with other settings ({told}). Give the same, or another --out DIR")
+    if differences := "; ".join(_differences(old.settings, settings)):
+        raise StoreError(f"{folder} was begun with other settings ({differences}). Give the same, or another --out DIR")
     return old
 
 
 def read(folder: Path) -> StateManifest:
-    """The manifest as it lies there. Raises StoreError, OSError."""
+    """Return the manifest as stored. Raises StoreError, OSError."""
     path = folder / MANIFEST
     if not path.is_file():
         raise StoreError(f"{folder} holds no {MANIFEST}: give the folder that `states` wrote (its --out)")
@@ -198,8 +216,8 @@ def write(folder: Path, document: StateManifest) -> None:
     write_whole(folder / MANIFEST, fill)
 
 
-def under(document: StateManifest, attestation: str) -> StateManifest:
-    """The same with one attestation more, if it is a new one."""
+def with_attestation(document: StateManifest, attestation: str) -> StateManifest:
+    """Return the manifest with this attestation among its own."""
     return replace(document, attestations=tuple(dict.fromkeys((*document.attestations, attestation))))
 
 

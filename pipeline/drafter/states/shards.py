@@ -1,9 +1,10 @@
-"""Hidden states on disk, as training reads them: safetensors shards and a manifest.
+"""Read hidden states from safetensors shards, each row checked.
 
-Guarantees: what is read is what was written: the hash of a shard's header stands in the manifest, that of each row's
-bytes in the header, and both are compared whenever something is read. Only a whole store is opened. A shard holds the
-ids of its rows, `aux` (layer outputs, un-normed) and `last` (AFTER the final norm, at emitted positions alone): with h
-numbers a state and a share s of emitted tokens that is (3 + s)h numbers a token, where peers keep (3 + 1)h.
+Guarantees: what is read is what was written. The manifest holds the hash of each shard's header, the header the hash of
+each row's bytes, and both are compared on every read. Only a complete store opens. A shard holds the ids of its rows,
+`aux` (layer outputs before any norm) and `last` (AFTER the final norm, at emitted positions alone). With h numbers a
+state and a share s of emitted tokens that is (3 + s)h numbers a token; trainers that keep every last state store
+(3 + 1)h.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from pipeline.drafter.row_folders import SHA256
 from pipeline.drafter.rows import StoredRow, TrainingRow, training_row
 from pipeline.drafter.states.manifest import DTYPES, StateManifest, StateShard, StoreError, read
 from pipeline.drafter.target.files import TargetFacts
-from pipeline.drafter.target.layers import Layers, checked
+from pipeline.drafter.target.layers import Layers, require_layers
 from pipeline.drafter.training.packing import RowStates
 from pipeline.shards.manifest import MANIFEST
 
 ROWS = "rows"
 OPEN_AT_ONCE = 64
 LENGTH = 8
-"""Bytes before a safetensors header that say how long it is."""
+"""Bytes of the number before a safetensors header that gives its length."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A row in its shard: tokens and emitted ones before it there, and what its bytes hash to."""
+class PlacedRow:
+    """A row's sizes and hashes, from a shard header."""
 
     id: str
     dataset: str
@@ -50,25 +51,26 @@ class Placed:
 
 
 def shard_bytes(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> bytes:
-    """A shard of these rows, the same bytes for the same rows. States are stored in the dtype they have."""
+    """Return a shard of these rows.
+
+    The same rows give the same bytes. States keep the dtype they have.
+    """
     tensors = {
         "ids": torch.cat([row.ids for row in rows]).to("cpu", torch.int32),
         "aux": torch.cat([row.aux.cpu() for row in rows]).contiguous(),
         "last": torch.cat([row.last.cpu() for row in rows]).contiguous(),
     }
-    # One key: safetensors writes several in no certain order.
-    data: bytes = save(tensors, {ROWS: json.dumps([*_described(rows, entries)])})
+    header: list[list[str | int]] = []
+    for row, entry in zip(rows, entries, strict=True):
+        hashes = _hash(row.ids.cpu().to(torch.int32)), _hash(row.aux.cpu(), row.last.cpu())
+        header.append([entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes])
+    # One metadata key: safetensors writes several in no fixed order.
+    data: bytes = save(tensors, {ROWS: json.dumps(header)})
     return data
 
 
-def _described(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> Iterator[list[str | int]]:
-    for row, entry in zip(rows, entries, strict=True):
-        hashes = _hash(row.ids.cpu().to(torch.int32)), _hash(row.aux.cpu(), row.last.cpu())
-        yield [entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes]
-
-
-def described(file: str, data: bytes, rows: Sequence[RowStates]) -> StateShard:
-    """The manifest's line of a shard that is written as `data`."""
+def shard_entry(file: str, data: bytes, rows: Sequence[RowStates]) -> StateShard:
+    """Return the manifest's entry of a shard with these bytes."""
     tokens, emitted = sum(row.length for row in rows), sum(int(row.last.shape[0]) for row in rows)
     header = data[: LENGTH + int.from_bytes(data[:LENGTH], "little")]
     hashes = hashlib.sha256(data).hexdigest(), hashlib.sha256(header).hexdigest()
@@ -83,7 +85,10 @@ def _hash(*tensors: torch.Tensor) -> str:
 
 
 class StateStore:
-    """A whole store, as a source of rows with states. States come on the CPU in the dtype they were stored in."""
+    """A complete store, as a source of rows with states.
+
+    States are on the CPU, in the dtype they were stored in.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Read the manifest and every header. Raises StoreError, OSError."""
@@ -96,7 +101,7 @@ class StateStore:
         settings = self.document.settings
         self.hidden_size = int(settings["target"]["hidden_size"])
         self.vocab_size = int(settings["target"]["vocab_size"])
-        self.layers: Layers = checked(settings["layers"], int(settings["target"]["num_layers"]))
+        self.layers: Layers = require_layers(settings["layers"], int(settings["target"]["num_layers"]))
         self.dtype = DTYPES[settings["dtype"]]
         self._placed = [[*_header(folder, shard)] for shard in self.document.shards]
         _require_whole(folder, settings["rows"], self.document.shards)
@@ -111,15 +116,28 @@ class StateStore:
 
     @property
     def training(self) -> Sequence[TrainingRow]:
-        """The rows without their states, each read when it is asked for."""
+        """The rows without states, each read on access."""
         return _Rows(self)
 
     def rows(self, indices: Sequence[int]) -> list[RowStates]:
-        """These rows with their states, in this order. Raises StoreError where a byte is not what was written."""
-        return [self._row(index) for index in indices]
+        """Return these rows with states, in this order.
+
+        Raises StoreError for a changed byte.
+        """
+        found: list[RowStates] = []
+        for index in indices:
+            shard, place, placed = self._find(index)
+            start, emitted = self._starts[shard][place]
+            aux = self._slice(shard, "aux", start, start + placed.tokens)
+            last = self._slice(shard, "last", emitted, emitted + placed.emitted)
+            if _hash(aux, last) != placed.states_hash:
+                raise _changed(self._path(shard), placed.id)
+            row = self.row(index)
+            found.append(RowStates(row.id, row.ids, row.mask, aux, last))
+        return found
 
     def check_target(self, facts: TargetFacts) -> None:
-        """Raises StoreError unless the store's states are this target's."""
+        """Raise StoreError unless the states are this target's."""
         mine = self.document.settings["target"]
         for name in ("hidden_size", "vocab_size", "num_layers", "weights_sha256", "config_sha256"):
             if mine.get(name) != (found := getattr(facts, name)):
@@ -129,14 +147,14 @@ class StateStore:
                 )
 
     def verify(self) -> None:
-        """Read all of it. Raises StoreError for the first shard that is not what was written."""
+        """Read everything. Raises StoreError for the first changed shard."""
         for shard in self.document.shards:
             with (self.folder / shard.file).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
                     raise _changed(self.folder / shard.file)
 
     def row(self, index: int) -> TrainingRow:
-        """One row without its states. Raises StoreError."""
+        """Return one row without its states. Raises StoreError."""
         shard, place, placed = self._find(index)
         start = self._starts[shard][place][0]
         ids = self._slice(shard, "ids", start, start + placed.tokens)
@@ -145,17 +163,7 @@ class StateStore:
         entry = StoredRow(placed.id, ids.numpy(), placed.tokens - placed.emitted, placed.evidence, placed.dataset)
         return training_row(entry)
 
-    def _row(self, index: int) -> RowStates:
-        shard, place, placed = self._find(index)
-        start, emitted = self._starts[shard][place]
-        aux = self._slice(shard, "aux", start, start + placed.tokens)
-        last = self._slice(shard, "last", emitted, emitted + placed.emitted)
-        if _hash(aux, last) != placed.states_hash:
-            raise _changed(self._path(shard), placed.id)
-        row = self.row(index)
-        return RowStates(row.id, row.ids, row.mask, aux, last)
-
-    def _find(self, index: int) -> tuple[int, int, Placed]:
+    def _find(self, index: int) -> tuple[int, int, PlacedRow]:
         if not 0 <= index < len(self):
             raise IndexError(index)
         shard = bisect_right(self._first, index) - 1
@@ -196,13 +204,13 @@ class _Rows(Sequence[TrainingRow]):
         return self._store.row(index)
 
 
-def _starts(rows: Sequence[Placed]) -> list[tuple[int, int]]:
+def _starts(rows: Sequence[PlacedRow]) -> list[tuple[int, int]]:
     tokens = itertools.accumulate((row.tokens for row in rows), initial=0)
     emitted = itertools.accumulate((row.emitted for row in rows), initial=0)
     return [*zip(tokens, emitted, strict=True)]
 
 
-def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
+def _header(folder: Path, shard: StateShard) -> Iterator[PlacedRow]:
     path = folder / shard.file
     if not path.is_file():
         raise StoreError(f"{path} is gone since it was written. Put it back, or extract anew")
@@ -212,7 +220,7 @@ def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
         header = length + file.read(min(int.from_bytes(length, "little"), shard.bytes))
     if hashlib.sha256(header).hexdigest() != shard.header_sha256 or path.stat().st_size != shard.bytes:
         raise _changed(path)
-    rows = [Placed(*row) for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS])]
+    rows = [PlacedRow(*row) for row in json.loads(json.loads(header[LENGTH:])["__metadata__"][ROWS])]
     found = len(rows), sum(row.tokens for row in rows), sum(row.emitted for row in rows)
     if found != (shard.rows, shard.tokens, shard.emitted):
         raise StoreError(f"{folder / MANIFEST} says other numbers of {shard.file} than it holds. Put the file back")
@@ -220,7 +228,7 @@ def _header(folder: Path, shard: StateShard) -> Iterator[Placed]:
 
 
 def _require_whole(folder: Path, rows: Mapping[str, Any], shards: Sequence[StateShard]) -> None:
-    """Raises StoreError where the shards together are not all rows that the store was begun with, each of them once."""
+    """Raise StoreError unless the shards hold all rows, each once."""
     for name in ("rows", "tokens", "emitted"):
         if (found := sum(getattr(shard, name) for shard in shards)) != rows.get(name):
             raise StoreError(

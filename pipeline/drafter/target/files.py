@@ -1,7 +1,7 @@
-"""A target's directory without running it: its config, its hashes, its embedding and its head.
+"""A target's directory: config, hashes, embedding and head.
 
-Guarantees: only local files are read; the head of a tied model is its embedding. Refuses a directory whose vocabulary
-is another than the rows', and ids that the target does not have.
+Guarantees: only local files are read and the model is not run; the head of a tied model is its embedding. Refuses rows
+in another vocabulary than the target's, with ids that it lacks, or longer than its context.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ INDEX = "model.safetensors.index.json"
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 HEADS = ("lm_head.weight", "embed_out.weight")
 ABOUT_THE_FILE = ("transformers_version", "_name_or_path")
-"""What a config says of who wrote it."""
+"""Config keys that say who wrote it, and decide no number."""
 VOCABULARIES = ("tiktoken.model", "tokenizer.json")
 
 
 class TargetError(Exception):
-    """A directory that holds no target that can be read, or another target than was meant."""
+    """An unreadable target, or another one than was meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """What a manifest says of the target, and what a drafter must agree with."""
+    """What identifies a target, and what a drafter must match."""
 
     directory: Path
     config: Any
@@ -50,8 +50,12 @@ class TargetFacts:
 
 
 def target_facts(directory: Path) -> TargetFacts:
-    """Read config and hash weights. Raises TargetError, OSError."""
-    if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
+    """Read the config and hash config and weights.
+
+    Raises TargetError, OSError.
+    """
+    path = directory / "config.json"
+    if not path.is_file() or not any(directory.glob("*.safetensors")):
         raise TargetError(f"{directory} holds no config.json with *.safetensors: give the target's directory")
     config = _config(directory)
     text = config.get_text_config()
@@ -59,28 +63,29 @@ def target_facts(directory: Path) -> TargetFacts:
         sizes = int(text.hidden_size), int(text.vocab_size), int(text.num_hidden_layers)
     except (AttributeError, TypeError) as error:
         what = "hidden_size, vocab_size and num_hidden_layers"
-        raise TargetError(f"{directory / 'config.json'} lacks one of {what}") from error
-    return TargetFacts(directory, config, weights_sha256(directory), _config_sha256(directory), *sizes)
-
-
-def _config_sha256(directory: Path) -> str:
-    """Of all in config.json that may decide a number: the weights alone do not say how they are to be used."""
+        raise TargetError(f"{path} lacks one of {what}") from error
+    weights = weights_sha256(directory)
     try:
-        found = strict_object((directory / "config.json").read_bytes())
+        document = strict_object(path.read_bytes())
     except RefusedError as error:
-        raise TargetError(f"{directory / 'config.json'} is none ({error.refusal.detail})") from error
-    kept = {name: value for name, value in found.items() if name not in ABOUT_THE_FILE}
-    return hashlib.sha256(canonical(kept)).hexdigest()
+        raise TargetError(f"{path} is none ({error.refusal.detail})") from error
+    # The weights alone do not say how they are to be used: hash every key that may decide a number.
+    deciding = {name: value for name, value in document.items() if name not in ABOUT_THE_FILE}
+    return TargetFacts(directory, config, weights, hashlib.sha256(canonical(deciding)).hexdigest(), *sizes)
 
 
 def check_rows(facts: TargetFacts, rows: TrainingRows) -> None:
-    """Raises TargetError where the target has another vocabulary than the rows, or not so many ids or positions."""
+    """Raise TargetError unless the target can read the rows.
+
+    It must have their vocabulary, their ids and as many positions.
+    """
     wanted = rows.folders[0].tokenizer_sha256
-    found = {name: _sha256(facts.directory / name) for name in VOCABULARIES if (facts.directory / name).is_file()}
+    there = [name for name in VOCABULARIES if (facts.directory / name).is_file()]
+    found = {name: hashlib.sha256((facts.directory / name).read_bytes()).hexdigest() for name in there}
     if found and wanted not in found.values():
-        told = " and ".join(f"{name} has {sha256[:12]}" for name, sha256 in found.items())
+        listed = " and ".join(f"{name} has {sha256[:12]}" for name, sha256 in found.items())
         raise TargetError(
-            f"the rows are in the vocabulary {wanted[:12]} and the target {facts.directory} has another ({told}): "
+            f"the rows are in the vocabulary {wanted[:12]} and the target {facts.directory} has another ({listed}): "
             "their ids mean different tokens. Give the target that made the rows"
         )
     if (highest := rows.highest_id()) >= facts.vocab_size:
@@ -95,35 +100,38 @@ def check_rows(facts: TargetFacts, rows: TrainingRows) -> None:
         )
 
 
-def notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
-    """What is worth knowing and no reason to refuse."""
+def target_notes(facts: TargetFacts, rows: TrainingRows) -> list[str]:
+    """Return notes that are no reason to refuse."""
     other = sorted({each for folder in rows.folders for each in folder.weights()} - {facts.weights_sha256})
-    told = [f"rows were sampled from other weights ({each[:12]}) than the target's" for each in other]
+    found = [f"rows were sampled from other weights ({each[:12]}) than the target's" for each in other]
     if not any((facts.directory / name).is_file() for name in VOCABULARIES):
-        told.append(f"{facts.directory} has no vocabulary of its own, so the rows' was not compared with it")
-    return told
+        found.append(f"{facts.directory} has no vocabulary of its own, so the rows' was not compared with it")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """The target's embedding and head, both [vocabulary, hidden]; the same tensor where it ties them."""
+class EmbeddingAndHead:
+    """The target's embedding and head, both [vocabulary, hidden].
+
+    The same tensor where the target ties them.
+    """
 
     embedding: torch.Tensor
     head: torch.Tensor
 
 
-def read_ends(directory: Path, dtype: torch.dtype = torch.float32) -> Ends:
-    """Embedding and head alone, without loading the model. Raises TargetError, OSError."""
-    places = _places(directory)
-    embedding = _named(places, EMBEDDINGS)
+def read_embedding_and_head(directory: Path, dtype: torch.dtype = torch.float32) -> EmbeddingAndHead:
+    """Read embedding and head alone. Raises TargetError, OSError."""
+    files = _files_of_tensors(directory)
+    embedding = _named(files, EMBEDDINGS)
     if embedding is None:
         raise TargetError(f"{directory} holds no embedding under a name that is known ({', '.join(EMBEDDINGS)})")
-    head = _named(places, HEADS)
+    head = _named(files, HEADS)
     tied = bool(getattr(_config(directory).get_text_config(), "tie_word_embeddings", False))
     if head is None and not tied:
         raise TargetError(f"{directory} holds no head ({', '.join(HEADS)}) and its config ties none to the embedding")
-    first = _tensor(places[embedding], embedding, dtype)
-    return Ends(first, first if head is None or tied else _tensor(places[head], head, dtype))
+    first = _tensor(files[embedding], embedding, dtype)
+    return EmbeddingAndHead(first, first if head is None or tied else _tensor(files[head], head, dtype))
 
 
 def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are untyped here
@@ -132,12 +140,12 @@ def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are
     try:
         return AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # noqa: BLE001 - a config of a wrong type meets whatever class reads it
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise TargetError(f"{directory}: its config.json is none ({told})") from None
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TargetError(f"{directory}: its config.json is none ({first})") from None
 
 
-def _places(directory: Path) -> dict[str, Path]:
-    """In which file each tensor is."""
+def _files_of_tensors(directory: Path) -> dict[str, Path]:
+    """Return the file of each tensor. Raises TargetError."""
     index = directory / INDEX
     try:
         if index.is_file():
@@ -152,9 +160,12 @@ def _places(directory: Path) -> dict[str, Path]:
     return found
 
 
-def _named(places: dict[str, Path], endings: tuple[str, ...]) -> str | None:
-    """The tensor with one of these endings; the shortest name, where a smaller model lies in the same file."""
-    found = [name for name in places if any(name == end or name.endswith(f".{end}") for end in endings)]
+def _named(files: dict[str, Path], endings: tuple[str, ...]) -> str | None:
+    """Return the tensor name with one of these endings.
+
+    The shortest one, where a smaller model lies in the same file.
+    """
+    found = [name for name in files if any(name == end or name.endswith(f".{end}") for end in endings)]
     return min(found, key=len, default=None)
 
 
@@ -164,8 +175,3 @@ def _tensor(path: Path, name: str, dtype: torch.dtype) -> torch.Tensor:
             return file.get_tensor(name).to(dtype)
     except SafetensorError as error:
         raise TargetError(f"{path}: {name} cannot be read ({error})") from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

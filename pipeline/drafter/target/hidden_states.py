@@ -1,12 +1,12 @@
-"""What a target thinks of proven rows: the three states that EAGLE-3 fuses, and the last one that its head reads.
+"""Hidden states of a target in this process.
 
-Guarantees: the target reads `prompt_ids + output_ids` exactly as they lie in the row (teacher forcing): no text and no
-template is between them. `aux` are OUTPUTS of the 0-based layers, the residual stream, un-normed, low|mid|high. `last`
-is AFTER the final norm, what the head reads, at emitted positions only: with h numbers a state and a share s of emitted
-tokens that is (3 + s)h numbers a token, where others keep (3 + 1)h; the loss reads no more, since what it teaches is an
-emitted token's successor. A model is refused whose head does something else to `last` than multiply by its weight, for
-nothing that is trained on these states would match what it serves; and so is a state that is not finite.
-Needs torch and transformers; several rows are run right-padded, which a causal model cannot see.
+Guarantees: the target reads `prompt_ids + output_ids` exactly as they lie in the row (teacher forcing), with no text
+and no template between. `aux` are OUTPUTS of the 0-based layers low, mid and high: the residual stream before any norm.
+`last` is AFTER the final norm, what the head reads, at emitted positions alone, since the loss teaches successors of
+emitted tokens and reads no others.
+
+Refuses a model whose head does more to `last` than multiply by its weight, since a drafter trained on it would match
+nothing that is served, and states that are not finite. Rows run right-padded, which a causal model cannot see.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ from pipeline.drafter.training.packing import RowStates
 TOKENS_A_FORWARD = 4096
 LAYER = re.compile(r"\blayers\.\d+\.")
 PROBED = 16
-"""Tokens that a target is tried on when it is loaded."""
+"""Tokens that a target is probed with when it is loaded."""
 TOLERANCE = 6e-5
-"""Of the largest number: what two passes of one model may differ by, since experts add up in no certain order."""
+"""Relative difference allowed between two passes of one model: experts add up in no fixed order."""
 ROUNDINGS = 16
-"""The same in roundings of the dtype, where that is rounder."""
+"""The same in roundings of the dtype, where that is coarser."""
+
+
+class StatesError(Exception):
+    """States that cannot be trained on."""
 
 
 class StateSource(Protocol):
-    """Rows with their states, wherever these come from: a target that runs now, or a store on disk."""
+    """Rows with states: a running target, or a store."""
 
     @property
     def layers(self) -> Layers: ...
@@ -51,7 +55,7 @@ class StateSource(Protocol):
 
     @property
     def training(self) -> Sequence[TrainingRow]:
-        """The rows without their states: ids and masks, for counts and frequencies."""
+        """The rows without states, for counts and frequencies."""
         ...
 
     @property
@@ -60,13 +64,16 @@ class StateSource(Protocol):
         ...
 
     def rows(self, indices: Sequence[int]) -> list[RowStates]:
-        """These rows with their states, in this order."""
+        """Return these rows with their states, in this order."""
         ...
 
 
 @dataclass(slots=True)
 class Target:
-    """A causal language model, whose weights stay as they are, and the layers that are read."""
+    """A causal language model with frozen weights.
+
+    `layers` are those whose outputs are read.
+    """
 
     facts: TargetFacts
     model: Any
@@ -87,13 +94,13 @@ class Target:
 
     @property
     def embedding(self) -> torch.Tensor:
-        """[vocabulary, hidden]."""
+        """The embedding, [vocabulary, hidden]."""
         weight: torch.Tensor = self.model.get_input_embeddings().weight
         return weight
 
     @property
     def head(self) -> torch.Tensor:
-        """[vocabulary, hidden]; the same tensor as the embedding where the model ties them."""
+        """The head, [vocabulary, hidden]; tied models share the embedding tensor."""
         weight: torch.Tensor = self.model.get_output_embeddings().weight
         return weight
 
@@ -102,9 +109,10 @@ class Target:
         return self.head.device
 
     def states(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None = None) -> list[RowStates]:
-        """The rows with their states on the target's device, in the order given; in `dtype`, or as computed.
+        """Return the rows with their states, in order.
 
-        Rows of like length run together, at most `tokens_a_forward` tokens at once, or one row. Raises StatesError.
+        On the target's device, in `dtype` or as computed. Rows of like length run together: at most `tokens_a_forward`
+        tokens, or one row. Raises StatesError.
         """
         found: list[RowStates | None] = [None] * len(rows)
         with torch.no_grad():  # not inference_mode: the drafter's autograd keeps these states
@@ -115,12 +123,28 @@ class Target:
 
     @contextmanager
     def captured(self) -> Iterator[dict[int, torch.Tensor]]:
-        """The outputs of the layers, by layer, each [B, T, h], of what the model last ran inside this block."""
-        with _outputs(self._blocks, self.layers) as outputs:
-            yield outputs
+        """Collect the outputs of the layers, by layer.
+
+        Each is [B, T, h], of what the model last ran inside the block.
+        """
+        found: dict[int, torch.Tensor] = {}
+
+        def keep(layer: int) -> Any:  # noqa: ANN401 - a hook, as torch takes it
+            def hook(_module: object, _given: object, output: Any) -> None:  # noqa: ANN401 - a tensor, or it comes first
+                found[layer] = output[0] if isinstance(output, tuple) else output
+
+            return hook
+
+        with ExitStack() as stack:
+            for layer in self.layers:
+                stack.callback(self._blocks[layer].register_forward_hook(keep(layer)).remove)
+            yield found
 
     def _forward(self, rows: Sequence[TrainingRow], dtype: torch.dtype | None) -> Iterator[RowStates]:
-        aux, last = self._run(_padded([row.ids for row in rows]).to(self.device))
+        """Yield the states of rows that run together. Raises StatesError."""
+        # Padded on the right by token 0, without an attention mask: no earlier token attends to it.
+        padded = nn.utils.rnn.pad_sequence([row.ids for row in rows], batch_first=True)
+        aux, last = self._run(padded.to(self.device))
         for place, row in enumerate(rows):
             mask = row.mask.to(self.device)
             kept = dtype or last.dtype
@@ -134,13 +158,19 @@ class Target:
             yield RowStates(row.id, row.ids.to(self.device), mask, own, emitted)
 
     def _run(self, ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Outputs of the layers, each [B, T, h], and the last state after the final norm."""
+        """Return outputs of the layers, and the last state.
+
+        Each is [B, T, h]; the last is after the final norm.
+        """
         with self.captured() as outputs:
             last = self._decoder(input_ids=ids, use_cache=False).last_hidden_state
         return [outputs[layer] for layer in self.layers], last
 
     def _probe(self) -> None:
-        """Run a few tokens: the layers' outputs are what transformers says, and the head is its weight alone."""
+        """Check shapes, layer outputs and logits on a few tokens.
+
+        Raises TargetError.
+        """
         facts = self.facts
         for name, weight in (("embedding", self.embedding), ("head", self.head)):
             if list(weight.shape) != [facts.vocab_size, facts.hidden_size]:
@@ -165,20 +195,19 @@ class Target:
             )
 
     def _are_states(self, theirs: Sequence[torch.Tensor], aux: Sequence[torch.Tensor], last: torch.Tensor) -> bool:
-        """Theirs begin with the embedding, and the last is after the norm: what the last layer gives is not there."""
+        """Whether transformers reports the same states.
+
+        Its list begins with the embedding and ends with the normed state, so it lacks the last layer's output.
+        """
         if len(theirs) != len(self._blocks) + 1 or not _alike(theirs[-1], last):
             return False
         known = [(theirs[n + 1], own) for n, own in zip(self.layers, aux, strict=True) if n + 1 < len(self._blocks)]
         return all(_alike(*pair) for pair in known)
 
 
-class StatesError(Exception):
-    """States that cannot be trained on."""
-
-
 @dataclass(slots=True)
 class OnlineStates:
-    """States made when they are asked for, by a target in this process."""
+    """States that a target in this process computes on request."""
 
     target: Target
     training: Sequence[TrainingRow]
@@ -212,9 +241,14 @@ def load_target(
     dtype: torch.dtype | None = None,
     facts: TargetFacts | None = None,
 ) -> Target:
-    """The model of a directory, from local files; it computes in `dtype`, by default that of `computing_dtype`.
+    """Load a model from local files.
 
-    `layers` are outputs, 0-based; without them the default. Raises TargetError, LayerError, OSError.
+    It computes in `dtype`, by default that of `computing_dtype`. `layers` are outputs, 0-based; by default those of
+    `aux_layers`. Raises TargetError, LayerError, OSError.
+
+    Example:
+        target = load_target(Path("models/qwen3"))
+        [row] = target.states([training_row])
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -231,8 +265,8 @@ def load_target(
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise TargetError(f"{directory}: the model does not load ({told})") from None
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise TargetError(f"{directory}: the model does not load ({first})") from None
     if beyond := [name for name in map(str, info["unexpected_keys"]) if LAYER.search(name)]:
         raise TargetError(
             f"{directory} holds weights of a layer that its config does not count: {min(beyond)}. The config is "
@@ -244,13 +278,19 @@ def load_target(
 
 
 def computing_dtype(facts: TargetFacts, device: torch.device) -> torch.dtype:
-    """In which the target computes unless told otherwise: float32 on a CPU, the dtype of its weights on a GPU."""
+    """Return the target's default dtype for computing.
+
+    float32 on a CPU, the dtype of the weights on a GPU.
+    """
     own = facts.config.get_text_config().dtype
     return own if device.type != "cpu" and isinstance(own, torch.dtype) else torch.float32
 
 
 def device_named(name: str | None) -> torch.device:
-    """The device of that name; without one a GPU where there is one. Raises TargetError."""
+    """Return the named device, or the best one.
+
+    By default a GPU where there is one, else the CPU. Raises TargetError.
+    """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
@@ -261,7 +301,10 @@ def device_named(name: str | None) -> torch.device:
 
 
 def groups(lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Indices in groups of like length, each at most `most` tokens when padded, or one row; by lengths alone."""
+    """Group indices of rows by like length.
+
+    A group has at most `most` padded tokens, or one row. Lengths alone decide.
+    """
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda place: (lengths[place], place)):
         if found and (len(found[-1]) + 1) * lengths[index] <= most:
@@ -278,11 +321,6 @@ def _alike(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     return bool((expected - actual).abs().max() <= most)
 
 
-def _padded(ids: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Padded on the right by token 0, without an attention mask: nothing before it attends to it."""
-    return nn.utils.rnn.pad_sequence([*ids], batch_first=True)
-
-
 def _blocks(decoder: Any, facts: TargetFacts) -> Sequence[nn.Module]:  # noqa: ANN401 - torch's modules are untyped
     found = [part for part in decoder.children() if isinstance(part, nn.ModuleList) and len(part) == facts.num_layers]
     if len(found) != 1:
@@ -292,20 +330,3 @@ def _blocks(decoder: Any, facts: TargetFacts) -> Sequence[nn.Module]:  # noqa: A
         )
     blocks: Sequence[nn.Module] = found[0]
     return blocks
-
-
-@contextmanager
-def _outputs(blocks: Sequence[nn.Module], layers: Layers) -> Iterator[dict[int, torch.Tensor]]:
-    """What the layers give while this block runs."""
-    found: dict[int, torch.Tensor] = {}
-
-    def keep(layer: int) -> Any:  # noqa: ANN401 - a hook, as torch takes it
-        def hook(_module: object, _given: object, output: Any) -> None:  # noqa: ANN401 - a tensor, or it comes first
-            found[layer] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    with ExitStack() as stack:
-        for layer in layers:
-            stack.callback(blocks[layer].register_forward_hook(keep(layer)).remove)
-        yield found

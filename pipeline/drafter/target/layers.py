@@ -1,15 +1,13 @@
-"""Which of a target's hidden states the drafter reads: 0-based layers, whose residual-stream OUTPUTS are meant.
+"""Which hidden states of the target the drafter reads.
 
-Guarantees: three layers that differ, ascend and exist. The same states have other numbers elsewhere (an input, a
-boundary "so many layers have run", an index into `output_hidden_states`: one more each), and where the default numbers
-collide, engines quietly take two states for three: so they are refused here, by policy.
+Layers are 0-based and mean OUTPUTS of the residual stream. Elsewhere the same state has another number: as an input, as
+a boundary (the number of layers run), or as an index into `output_hidden_states`, each one more.
 
-Where a served drafter's config says which states it reads: one key a convention, and none where the default holds.
-
-Guarantees: every engine that reads the config takes the three states that the drafter was trained on, in their order.
-The same number means the output of a layer to one engine and the number of layers run to another, and one engine reads
-a key that the next ignores; so the default layers are written nowhere, others in both keys, each in its own convention.
-Refuses layers that some engine would take for others, and a config that can be read in two ways.
+Guarantees: three layers that exist, differ and ascend. Where the default numbers collide, engines silently take two
+states for three, so such targets are refused. Configs are written so that every engine reads the states that the
+drafter was trained on. One engine takes a number for a layer's output and another for the number of layers run, and one
+reads a key that the next ignores; so default layers are not written at all, and others are written under both keys,
+each in its own convention. Refuses layers that some engine would take for others, and a config with two readings.
 """
 
 from __future__ import annotations
@@ -22,6 +20,12 @@ from pipeline.records import Json
 Layers: TypeAlias = tuple[int, int, int]
 
 FEWEST_LAYERS = 7
+KEY = "eagle_aux_hidden_state_layer_ids"
+NESTED = "eagle_config"
+BOUNDARY_FAMILIES = ("deepseek", "kimi", "glm_moe_dsa", "glm4_moe_lite")
+"""Families whose nested ids SGLang reads as numbers of layers run, unless the first is 1."""
+OTHER_DEFAULT = ("minimax_m3",)
+"""Families whose default layers in SGLang are one above everybody else's."""
 
 
 class LayerError(Exception):
@@ -29,7 +33,10 @@ class LayerError(Exception):
 
 
 def aux_layers(num_layers: int) -> Layers:
-    """The default of every public trainer: outputs of layers 1, n//2 - 1 and n - 4. Raises LayerError below n = 7."""
+    """Return the default layers of public trainers.
+
+    They are 1, n//2 - 1 and n - 4 of n layers. Raises LayerError for fewer than 7 layers.
+    """
     chosen = (1, num_layers // 2 - 1, num_layers - 4)
     if num_layers < FEWEST_LAYERS:
         raise LayerError(
@@ -39,8 +46,11 @@ def aux_layers(num_layers: int) -> Layers:
     return chosen
 
 
-def checked(layers: Sequence[int], num_layers: int) -> Layers:
-    """Layers that somebody named, if there are three that differ, ascend and exist. Raises LayerError."""
+def require_layers(layers: Sequence[int], num_layers: int) -> Layers:
+    """Return three named layers that exist and ascend.
+
+    Raises LayerError otherwise.
+    """
     if len(layers) != 3:  # noqa: PLR2004 - EAGLE-3 fuses three
         raise LayerError(f"{len(layers)} layers were named ({_listed(layers)}): give three with --layers LOW,MID,HIGH")
     low, mid, high = layers
@@ -53,12 +63,15 @@ def checked(layers: Sequence[int], num_layers: int) -> Layers:
 
 
 def layers_of(num_layers: int, named: Sequence[int] | None = None) -> Layers:
-    """The layers that were named, else the default. Raises LayerError."""
-    return aux_layers(num_layers) if named is None else checked(named, num_layers)
+    """Return the named layers, else the default. Raises LayerError."""
+    return aux_layers(num_layers) if named is None else require_layers(named, num_layers)
 
 
 def boundaries(layers: Sequence[int]) -> tuple[int, ...]:
-    """The same states counted as "so many layers have run", as vLLM and speculators write them: one more each."""
+    """Return the layers as numbers of layers run.
+
+    One more each, as vLLM and speculators count.
+    """
     return tuple(layer + 1 for layer in layers)
 
 
@@ -66,21 +79,16 @@ def _listed(layers: Sequence[int]) -> str:
     return ", ".join(map(str, layers))
 
 
-KEY = "eagle_aux_hidden_state_layer_ids"
-NESTED = "eagle_config"
-BOUNDARY_FAMILIES = ("deepseek", "kimi", "glm_moe_dsa", "glm4_moe_lite")
-"""Targets of which SGLang takes the nested ids as numbers of layers run, unless the first is 1."""
-OTHER_DEFAULT = ("minimax_m3",)
-"""Targets of which SGLang's default is one layer above everybody else's."""
-
-
 class AuxIdsError(Exception):
-    """Layers that cannot be served, or ids that do not say which are meant."""
+    """Layers that cannot be served, or ambiguous ids."""
 
 
 def written_aux_ids(layers: Layers, num_layers: int, model_type: str) -> dict[str, Json]:
-    """The keys that name these layers to SGLang and vLLM; none for the default. Raises AuxIdsError, LayerError."""
-    checked(layers, num_layers)
+    """Return the config keys that name these layers to engines.
+
+    There are none for the default. Raises AuxIdsError, LayerError.
+    """
+    require_layers(layers, num_layers)
     if layers[-1] == num_layers - 1:
         raise AuxIdsError(
             f"the output of layer {layers[-1]}, the target's last, is what SGLang never hands to a drafter. Train on "
@@ -94,7 +102,10 @@ def written_aux_ids(layers: Layers, num_layers: int, model_type: str) -> dict[st
 
 
 def read_aux_ids(config: Mapping[str, Json], num_layers: int, model_type: str) -> Layers:
-    """The layers that a config means. Raises AuxIdsError, and LayerError for a default that collides."""
+    """Return the layers that a config means.
+
+    Raises AuxIdsError, and LayerError for a default that collides.
+    """
     top, inner = config.get(KEY), config.get(NESTED)
     nested = inner.get(KEY) if isinstance(inner, dict) else None
     if top is None and nested is None:
@@ -104,16 +115,24 @@ def read_aux_ids(config: Mapping[str, Json], num_layers: int, model_type: str) -
             f"{NESTED}.{KEY} {nested} stands alone: SGLang reads outputs of layers in it, some exporters write numbers "
             "of layers run, and vLLM's newer runner reads none of it. Name the layers with --layers LOW,MID,HIGH"
         )
-    layers = checked([number - 1 for number in _numbers(top)], num_layers)
-    if nested is not None and _numbers(nested) not in _meanings(layers, model_type):
-        raise AuxIdsError(
-            f"{KEY} {top} and {NESTED}.{KEY} {nested} name different states. Name the layers with --layers LOW,MID,HIGH"
-        )
+    layers = require_layers([number - 1 for number in _numbers(top)], num_layers)
+    if nested is not None:
+        numbers, meanings = _numbers(nested), [_nested(layers, model_type)]
+        if layers[0] == 1 and model_type.startswith(BOUNDARY_FAMILIES):  # SGLang reads both as these layers
+            meanings.append([*boundaries(layers)])
+        if numbers not in meanings:
+            raise AuxIdsError(
+                f"{KEY} {top} and {NESTED}.{KEY} {nested} name different states. "
+                "Name the layers with --layers LOW,MID,HIGH"
+            )
     return layers
 
 
 def _nested(layers: Layers, model_type: str) -> list[Json]:
-    """As SGLang reads it: outputs of layers, but numbers of layers run in some families if the first is not 1."""
+    """Return the nested ids as SGLang reads them.
+
+    Outputs of layers; in some families numbers of layers run, if the first is not 1.
+    """
     if layers[0] == 1 or not model_type.startswith(BOUNDARY_FAMILIES):
         return [*layers]
     if layers[0] == 0:
@@ -122,13 +141,6 @@ def _nested(layers: Layers, model_type: str) -> list[Json]:
             "others for numbers of layers run. Train on layers from 1"
         )
     return [*boundaries(layers)]
-
-
-def _meanings(layers: Layers, model_type: str) -> list[list[Json]]:
-    """All nested ids that SGLang reads as these layers."""
-    both = layers[0] == 1 and model_type.startswith(BOUNDARY_FAMILIES)
-    run: list[Json] = [*boundaries(layers)]
-    return [_nested(layers, model_type), *([run] if both else [])]
 
 
 def _numbers(value: Json) -> Sequence[int]:

@@ -1,8 +1,8 @@
-"""What a drafter is trained on: proven rows whose states the target makes as it goes, or a store of states.
+"""Training data: proven rows, or a store of states.
 
-Guarantees: rows and store are both held to the policy (evidence, length), and what is left out is counted by reason;
-a store is of the target that was given, and it is checked as it is read. The gate is asked for the rows' format and
-vocabulary, whichever way they come.
+With rows, the target computes states as training goes. Guarantees: the policy (evidence, length) applies to rows and
+stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
+is read. Either way the gate's job names the rows' format and vocabulary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from pipeline.drafter.row_folders import RowsError, job_of
 from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.manifest import DTYPES, computed_with
 from pipeline.drafter.states.shards import StateStore
-from pipeline.drafter.target.files import Ends, TargetFacts, check_rows, notes, read_ends, target_facts
+from pipeline.drafter.target.files import (
+    EmbeddingAndHead,
+    TargetFacts,
+    check_rows,
+    read_embedding_and_head,
+    target_facts,
+    target_notes,
+)
 from pipeline.drafter.target.hidden_states import OnlineStates, StateSource, Target, computing_dtype, load_target
 from pipeline.drafter.target.layers import Layers, layers_of
 from pipeline.formats.registry import FORMATS, open_format
@@ -36,7 +43,10 @@ UNUSED_NAMES = re.compile(r"reserved|place.?holder|unused", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Rows or a store, before anything is loaded: exactly one of `rows` and `store` is there."""
+    """Rows or a store, checked, before anything is loaded.
+
+    Exactly one of `rows` and `store` is set.
+    """
 
     facts: TargetFacts
     layers: Layers
@@ -47,20 +57,20 @@ class TrainingData:
     rows: TrainingRows | None = None
     store: StateStore | None = None
     left_out: dict[str, int] = field(default_factory=dict)
-    wanted: Sequence[int] | None = None
-    told: tuple[str, ...] = ()
+    indices: Sequence[int] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """Material with its target's ends and its source of states, on a device."""
+class OpenedStates:
+    """A source of states, with the target's embedding and head."""
 
     source: StateSource
-    ends: Ends
+    weights: EmbeddingAndHead
     computed: dict[str, str]
 
 
-def material_of(
+def read_training_data(
     paths: Sequence[Path],
     target: Path,
     policy: RowPolicy,
@@ -68,16 +78,23 @@ def material_of(
     *,
     accept_changed_tree: bool = False,
 ) -> TrainingData:
-    """Read and check what the paths hold. Raises RowsError, StoreError, TargetError, LayerError, OSError."""
+    """Read and check rows, or one store.
+
+    Raises RowsError, StoreError, TargetError, LayerError, OSError.
+    """
     if any(is_store(path) for path in paths):
         if len(paths) > 1:
             raise RowsError("one store of states trains by itself: give it alone, or folders of rows")
-        return _of_store(paths[0], target, policy, layers)
+        return _read_store(paths[0], target, policy, layers)
     rows = read_rows(paths, policy, accept_changed_tree=accept_changed_tree)
     facts = target_facts(target)
     check_rows(facts, rows)
-    told = [f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted", *notes(facts, rows)]
-    told += [f"risk: {risk}"] if (risk := rows.risk()) is not None else []
+    notes = [
+        f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted",
+        *target_notes(facts, rows),
+    ]
+    if (risk := rows.risk()) is not None:
+        notes.append(f"risk: {risk}")
     return TrainingData(
         facts,
         layers_of(facts.num_layers, layers),
@@ -87,38 +104,40 @@ def material_of(
         rows.document(),
         rows=rows,
         left_out=dict(rows.left_out),
-        told=tuple(told),
+        notes=tuple(notes),
     )
 
 
 def is_store(path: Path) -> bool:
-    """Whether a folder's manifest says that it is a store of states."""
+    """Whether the folder's manifest is that of a store."""
     try:
         return "states" in json.loads((path / MANIFEST).read_bytes())
     except (OSError, ValueError, TypeError):
         return False
 
 
-def open_states(material: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> Opened:
-    """The source of states and the target's embedding and head. A target that runs computes in `dtype`.
+def open_states(data: TrainingData, device: torch.device, dtype: torch.dtype | None = None) -> OpenedStates:
+    """Open the source of states.
 
-    Raises TargetError, OSError.
+    A target that runs computes in `dtype`. Raises TargetError, OSError.
     """
-    facts = material.facts
-    if material.store is not None:
-        ends = read_ends(facts.directory, computing_dtype(facts, device))
-        computed = computed_with(material.store.dtype, device)
-        return Opened(material.store, Ends(ends.embedding.to(device), ends.head.to(device)), computed)
-    if material.rows is None:
+    facts = data.facts
+    if data.store is not None:
+        weights = read_embedding_and_head(facts.directory, computing_dtype(facts, device))
+        computed = computed_with(data.store.dtype, device)
+        return OpenedStates(
+            data.store, EmbeddingAndHead(weights.embedding.to(device), weights.head.to(device)), computed
+        )
+    if data.rows is None:
         raise RowsError("there are neither rows nor states to train on")
     chosen = dtype or computing_dtype(facts, device)
-    target: Target = load_target(facts.directory, layers=material.layers, device=device, dtype=chosen, facts=facts)
-    online = OnlineStates(target, material.rows)
-    return Opened(online, Ends(target.embedding, target.head), computed_with(chosen, device))
+    target: Target = load_target(facts.directory, layers=data.layers, device=device, dtype=chosen, facts=facts)
+    online = OnlineStates(target, data.rows)
+    return OpenedStates(online, EmbeddingAndHead(target.embedding, target.head), computed_with(chosen, device))
 
 
 def frequencies(source: StateSource, rows: Sequence[int], vocabulary: int) -> torch.Tensor:
-    """How often each token of the vocabulary was emitted in these rows, int64 [V]."""
+    """Count each emitted token of these rows, int64 [V]."""
     found = torch.zeros(vocabulary, dtype=torch.int64)
     for index in rows:
         row = source.training[index]
@@ -126,24 +145,33 @@ def frequencies(source: StateSource, rows: Sequence[int], vocabulary: int) -> to
     return found
 
 
-def control_ids(material: TrainingData) -> list[int]:
-    """The control tokens of the rows' format, those that models keep for no use left out.
+def control_ids(data: TrainingData) -> list[int]:
+    """Return the control tokens that are in use.
 
-    Without a format, those that the target's own vocabulary calls special. Raises FormatError, TokenizerError.
+    Those of the rows' format; without a format, those that the target's own vocabulary calls special. Raises
+    FormatError, TokenizerError.
     """
-    directory, size = material.facts.directory, material.facts.vocab_size
-    if material.format:
-        family = FORMATS.get(material.format)
+    directory, size = data.facts.directory, data.facts.vocab_size
+    vocabulary = directory / "tokenizer.json"
+    named: dict[str, int] = {}
+    if data.format:
+        family = FORMATS.get(data.format)
         here = family is not None and (directory / family.file).is_file()
-        tokenizer = open_format(material.format, str(directory) if here else None).tokenizer
+        tokenizer = open_format(data.format, str(directory) if here else None).tokenizer
         named = {name: tokenizer.id_of(name) for name in tokenizer.control_names}
-    else:
-        named = _special(directory / "tokenizer.json")
+    elif vocabulary.is_file():
+        added = json.loads(vocabulary.read_bytes()).get("added_tokens") or []
+        named = {str(token["content"]): int(token["id"]) for token in added if token.get("special")}
     used = {token for name, token in named.items() if not UNUSED_NAMES.search(name)}
-    return sorted(token for token in used | _ends(material.facts) if token < size)
+    # The config's ids that begin a text or end an answer.
+    text = data.facts.config.get_text_config()
+    for ends in (getattr(text, name, None) for name in ("bos_token_id", "eos_token_id")):
+        used |= {token for token in (ends if isinstance(ends, list) else [ends]) if isinstance(token, int)}
+    return sorted(token for token in used if token < size)
 
 
-def _of_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[int] | None) -> TrainingData:
+def _read_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[int] | None) -> TrainingData:
+    """Open and check a store. Raises RowsError, StoreError, TargetError, OSError."""
     store, facts = StateStore(path), target_facts(target)
     store.check_target(facts)
     if layers is not None and tuple(layers) != store.layers:
@@ -151,23 +179,42 @@ def _of_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[int]
         raise RowsError(f"{path} holds states of the layers {own}: leave --layers out, or extract anew with others")
     kept, left_out = _by_policy(store, policy)
     rows: dict[str, Any] = store.document.settings["rows"]
-    name, tokenizer = _source_of(rows, path)
+    try:
+        folder = rows["folders"][0]
+        name, tokenizer = str(folder["format"]), str(folder["tokenizer_sha256"])
+    except (LookupError, TypeError) as error:
+        raise RowsError(f"{path} does not say from which rows its states are. Extract them anew") from error
     job = Job(Kind.TRAIN, format=name, tokenizer_sha256=tokenizer if name else None)
     shards = "".join(shard.sha256 for shard in store.document.shards)
-    states: dict[str, Json] = {
+    document: dict[str, Json] = {
+        **rows,
         "store": store.document.settings["dtype"],
         "states_computed": store.document.settings["computed"],
         "states_sha256": hashlib.sha256(shards.encode()).hexdigest(),
+        "policy": policy.document(),
     }
-    document: dict[str, Json] = {**rows, **states, "policy": policy.document()}
-    told = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
-    told += [f"risk: {risk}"] if (risk := _risk(store, kept, rows)) is not None else []
+    notes = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
+    if (risk := rows.get("counted_risk")) and any(store.evidence[index] == Evidence.COUNTED for index in kept):
+        notes.append(f"risk: {risk}")
     return TrainingData(
-        facts, store.layers, name, job, policy, document, store=store, left_out=left_out, wanted=kept, told=tuple(told)
+        facts,
+        store.layers,
+        name,
+        job,
+        policy,
+        document,
+        store=store,
+        left_out=left_out,
+        indices=kept,
+        notes=tuple(notes),
     )
 
 
 def _by_policy(store: StateStore, policy: RowPolicy) -> tuple[list[int], dict[str, int]]:
+    """Return indices of taken rows, and counts of the others.
+
+    Raises RowsError where none is taken.
+    """
     kept: list[int] = []
     left_out: Counter[str] = Counter()
     weakest = STRENGTH[str(policy.min_evidence)]
@@ -179,42 +226,13 @@ def _by_policy(store: StateStore, policy: RowPolicy) -> tuple[list[int], dict[st
         else:
             kept.append(index)
     if not kept:
-        told = ", ".join(f"{number:,} {why}" for why, number in sorted(left_out.items())) or "the store holds none"
+        listed = ", ".join(f"{number:,} {why}" for why, number in sorted(left_out.items())) or "the store holds none"
         raise RowsError(
-            f"no row of {store.folder} is left to train on: {told}. Lower --min-evidence or raise --longest"
+            f"no row of {store.folder} is left to train on: {listed}. Lower --min-evidence or raise --longest"
         )
     return kept, dict(left_out)
 
 
-def _source_of(rows: dict[str, Any], path: Path) -> tuple[str, str]:
-    """Format and vocabulary of a store's rows."""
-    try:
-        folder = rows["folders"][0]
-        return str(folder["format"]), str(folder["tokenizer_sha256"])
-    except (LookupError, TypeError) as error:
-        raise RowsError(f"{path} does not say from which rows its states are. Extract them anew") from error
-
-
-def _risk(store: StateStore, kept: Sequence[int], rows: dict[str, Any]) -> str | None:
-    weak = any(store.evidence[index] == Evidence.COUNTED for index in kept)
-    risk = rows.get("counted_risk")
-    return str(risk) if weak and risk else None
-
-
-def _special(path: Path) -> dict[str, int]:
-    if not path.is_file():
-        return {}
-    added = json.loads(path.read_bytes()).get("added_tokens") or []
-    return {str(token["content"]): int(token["id"]) for token in added if token.get("special")}
-
-
-def _ends(facts: TargetFacts) -> set[int]:
-    """The ids that end an answer or begin a text, as the target's config names them."""
-    text = facts.config.get_text_config()
-    found = [getattr(text, name, None) for name in ("bos_token_id", "eos_token_id")]
-    return {token for each in found for token in (each if isinstance(each, list) else [each]) if isinstance(token, int)}
-
-
 def dtype_named(name: str | None) -> torch.dtype | None:
-    """The dtype of that name; None stays None."""
+    """Return the dtype of that name; None for None."""
     return None if name is None else DTYPES[name]

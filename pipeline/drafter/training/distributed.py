@@ -1,8 +1,8 @@
-"""The processes that train together, as torchrun starts them; without it there is one.
+"""The processes that train together, as torchrun starts them.
 
-Guarantees: what one process decides for all (a stop, an error at the beginning) every one of them hears of, so that
-none waits for another for ever. Both ways to share work average gradients over the processes, whose loss is therefore
-scaled by their number: then the result is that of one process, whatever their shares.
+Without torchrun there is one. Guarantees: a decision that one process takes for all (a stop, an error at the beginning)
+reaches all, so that none waits for another for ever. Both ways to share work average gradients over the processes, so
+the loss is scaled by their number: the result is that of one process, whatever the shares.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Value = TypeVar("Value")
 
 
 class WorldError(Exception):
-    """Processes that cannot work together, or another process's error."""
+    """Processes that cannot work together, or another one's error."""
 
 
 class Sharing(StrEnum):
-    """How processes share the work: whole copies each, or a part of every weight."""
+    """How processes share work: whole copies, or parts of weights."""
 
     DDP = "ddp"
     FSDP2 = "fsdp2"
@@ -42,11 +42,11 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes."""
+        """Whether this process writes."""
         return self.rank == 0
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over all processes, a new tensor on the CPU."""
+        """Return the sum over all processes, a new CPU tensor."""
         if self.size == 1:
             return tensor.detach().cpu()
         total = tensor.detach().clone().to(self.device)
@@ -54,11 +54,11 @@ class World:
         return total.cpu()
 
     def any(self, *, flag: bool) -> bool:
-        """Whether it is so in any process."""
+        """Whether the flag is set in any process."""
         return bool(self.sum(torch.tensor(float(flag), dtype=torch.float64)) > 0)
 
     def gathered(self, value: Value) -> list[Value]:
-        """Every process's value, by rank."""
+        """Return every process's value, by rank."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -66,35 +66,39 @@ class World:
         return found
 
     def first(self, work: Callable[[], Value]) -> Value:
-        """What `work` gives in the first process, in all of them; what it raises there, it raises in all."""
+        """Run `work` in the first process, for all.
+
+        All get its result, or what it raises.
+        """
         if self.size == 1:
             return work()
-        told: list[Any] = [None, None]
+        result: list[Any] = [None, None]  # the value, and an error in words
         error: Exception | None = None
         if self.is_first:
             try:
-                told[0] = work()
+                result[0] = work()
             except Exception as caught:  # noqa: BLE001 - the others must hear of whatever it is
-                error, told[1] = caught, f"{type(caught).__name__}: {caught}"
-        dist.broadcast_object_list(told, src=0, device=self.device)
+                error, result[1] = caught, f"{type(caught).__name__}: {caught}"
+        dist.broadcast_object_list(result, src=0, device=self.device)
         if error is not None:
             raise error
-        if told[1] is not None:
-            raise WorldError(f"the first process stopped ({told[1]})")
-        value: Value = told[0]
+        if result[1] is not None:
+            raise WorldError(f"the first process stopped ({result[1]})")
+        value: Value = result[0]
         return value
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier(**({"device_ids": [self.device.index]} if self.device.type == "cuda" else {}))
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """The world that torchrun's variables name, left at the end; one process where there are none. Raises WorldError.
+    """Join the processes that torchrun's variables name.
 
-    A GPU is this process's own, by its local rank.
+    They are left at the end; without the variables there is one process. A GPU is this process's own, by its local
+    rank. Raises WorldError.
     """
     size, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if device.type == "cuda":
@@ -115,17 +119,20 @@ def joined(device: torch.device) -> Iterator[World]:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks, as torchrun's variables have it."""
+    """Whether this process reports, by torchrun's variables."""
     return _number("RANK", 0) == 0
 
 
 def size_named() -> int:
-    """How many processes torchrun started; 1 without it."""
+    """Return how many processes torchrun started; 1 without it."""
     return _number("WORLD_SIZE", 1)
 
 
 def share(module: nn.Module, world: World, sharing: Sharing) -> nn.Module:
-    """The module as all processes train it together; itself where there is one."""
+    """Return the module as all processes train it together.
+
+    The module itself in a single process.
+    """
     if world.size == 1:
         return module
     if sharing is Sharing.DDP:
@@ -138,7 +145,7 @@ def share(module: nn.Module, world: World, sharing: Sharing) -> nn.Module:
 
 
 def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Round one backward of several: gradients meet in the last alone."""
+    """Average gradients only in the last of several backwards."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if hasattr(module, "set_requires_gradient_sync"):
@@ -147,20 +154,26 @@ def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[Non
 
 
 def settle(module: nn.Module) -> None:
-    """After forwards without a backward: give up the whole weights that were gathered for them."""
+    """Release weights gathered for forwards without a backward."""
     if hasattr(module, "reshard"):
         module.reshard()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor of which processes may hold parts; every process must ask."""
+    """Return the whole of a possibly sharded tensor.
+
+    Every process must call it.
+    """
     gather = getattr(tensor, "full_tensor", None)
     full: torch.Tensor = tensor if gather is None else gather()
     return full.detach()
 
 
 def like(full: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, the same in every process, as `pattern` lies: where it is, in parts if it is in parts."""
+    """Place a whole tensor as another one lies.
+
+    On the device of `pattern`, in parts if it is in parts. The tensor is the same in every process.
+    """
     if not hasattr(pattern, "full_tensor"):
         return full.to(pattern.device)
     from torch.distributed.tensor import distribute_tensor

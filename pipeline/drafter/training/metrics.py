@@ -1,8 +1,8 @@
-"""What a training says of itself, step by step: numbers, the file that keeps them, and trackers that show them.
+"""Figures of a training by step, their file, and trackers.
 
-Guarantees: `metrics.jsonl` has one line a step, whole or not there; a run that goes on from a checkpoint first takes
-off the lines of steps that come again, so that the file is that of a run that was never stopped. A tracker is used only
-where it was asked for by name, since most of them send what they are told elsewhere.
+Guarantees: `metrics.jsonl` has one line a step, whole or absent. A run continued from a checkpoint first removes the
+lines of steps that it will repeat, so that the file equals that of a run that never stopped. A tracker is used only
+where it was requested by name, since most of them send their numbers elsewhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ METRICS = "metrics.jsonl"
 
 
 class MetricsError(Exception):
-    """A metrics file that is none, or a tracker that is not installed."""
+    """An unreadable metrics file, or a missing tracker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What some batches gave, for each step of training-time test: mean loss, share of rows right, rows.
+    """Per step of training-time test: mean loss, accuracy, rows.
 
-    `total` is the sum of the means, each with its step's weight: what was minimised.
+    `total` is the sum of the means, each with its step's weight: what is minimised.
     """
 
     loss: tuple[float | None, ...]
@@ -39,7 +39,10 @@ class Figures:
 
     @property
     def acceptance(self) -> float:
-        """How many drafts in a row would be right, were each step's share independent: a0 + a0 * a1 + ..."""
+        """Expected accepted drafts in a row, if steps were independent.
+
+        a0 + a0 * a1 + ...
+        """
         return simulated_acceptance(self.accuracy)
 
     def document(self) -> dict[str, Json]:
@@ -55,7 +58,10 @@ class Figures:
 def figures_of(
     sums: Sequence[float], correct: Sequence[float], rows: Sequence[float], divisors: Sequence[float], decay: float
 ) -> Figures:
-    """Figures of sums over all batches and processes; `divisors` is what each step's loss is a mean over."""
+    """Return figures of sums over all batches and processes.
+
+    `divisors` is what each step's loss averages over.
+    """
     loss = tuple(total / of if of else None for total, of in zip(sums, divisors, strict=True))
     accuracy = tuple(right / of if of else None for right, of in zip(correct, rows, strict=True))
     total = sum(decay**step * mean for step, mean in enumerate(loss) if mean is not None)
@@ -63,7 +69,10 @@ def figures_of(
 
 
 def simulated_acceptance(accuracy: Sequence[float | None]) -> float:
-    """a0 + a0 * a1 + ... (as SpecForge's evaluator has it); a step without rows ends it."""
+    """Return the sum of running products of accuracy.
+
+    a0 + a0 * a1 + ..., as SpecForge's evaluator has it. A step without rows ends the sum.
+    """
     total, running = 0.0, 1.0
     for share in accuracy:
         if share is None:
@@ -74,31 +83,41 @@ def simulated_acceptance(accuracy: Sequence[float | None]) -> float:
 
 
 class MetricsFile:
-    """The lines of one run. Only one process writes there."""
+    """The metrics of one run; a single process writes them."""
 
     def __init__(self, folder: Path, *, steps_done: int) -> None:
-        """Open it after the lines of the first `steps_done` steps, of which those behind are taken off.
+        """Open the file after the lines of done steps.
 
-        Raises MetricsError where it is no file of ours, OSError.
+        Lines after the first `steps_done` steps are removed. Raises MetricsError where it is another program's file,
+        OSError.
         """
         self.path = folder / METRICS
-        _cut(self.path, steps_done)
+        if self.path.exists():
+            data = self.path.read_bytes()
+            lines = enumerate(_whole_lines(data), start=1)
+            kept = b"".join(line for number, line in lines if _line(self.path, number, line)["step"] <= steps_done)
+
+            def fill(file: BinaryIO) -> None:
+                file.write(kept)
+
+            if kept != data:
+                write_whole(self.path, fill)
         self._file = self.path.open("ab", buffering=0)
 
     def write(self, step: int, kind: str, numbers: Mapping[str, Json]) -> None:
-        """Append one line. Raises OSError; then the file is as long as it was."""
+        """Append one line. Raises OSError; then the file is unchanged."""
         text = json.dumps(_plain({"step": step, "kind": kind, **numbers}), allow_nan=False)
         length = os.fstat(self._file.fileno()).st_size
         try:
             left = memoryview(f"{text}\n".encode("ascii"))
-            while left:  # a disk that fills up takes a part, and refuses only what is written after that
+            while left:  # a full disk may take a part, and refuse only the next write
                 left = left[self._file.write(left) :]
         except OSError:
             os.ftruncate(self._file.fileno(), length)
             raise
 
     def sync(self) -> None:
-        """Make what was written survive a power cut. Raises OSError."""
+        """Make written lines survive a power cut. Raises OSError."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -106,9 +125,9 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """The lines that are there, all or of one kind; a last one that a kill cut is left out.
+    """Return all lines, or those of one kind.
 
-    Raises MetricsError where a line is none of ours, OSError.
+    A last line that a kill cut is left out. Raises MetricsError for a line that this program did not write, OSError.
     """
     path = folder / METRICS
     lines = _whole_lines(path.read_bytes()) if path.exists() else []
@@ -117,7 +136,7 @@ def read_metrics(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 
 def _plain(value: Json) -> Json:
-    """JSON has no word for what is not finite, however deep it stands."""
+    """Replace non-finite numbers, which JSON lacks, by null."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -125,22 +144,8 @@ def _plain(value: Json) -> Json:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def _cut(path: Path, steps_done: int) -> None:
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    lines = enumerate(_whole_lines(data), start=1)
-    kept = [line for number, line in lines if _line(path, number, line)["step"] <= steps_done]
-    if (text := b"".join(kept)) != data:
-
-        def fill(file: BinaryIO) -> None:
-            file.write(text)
-
-        write_whole(path, fill)
-
-
 def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """What the line says. Raises MetricsError where that is no step of a kind."""
+    """Parse one line. Raises MetricsError unless it is a step's."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):  # half a line, no UTF-8, or brackets without end
@@ -152,18 +157,18 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _whole_lines(data: bytes) -> list[bytes]:
-    """All lines but a last one without an end, which a kill cut."""
+    """Return the lines, without one that a kill cut."""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 
 class Tracker(Protocol):
-    """What shows numbers as they come. `finish` is called once, whatever ended the run."""
+    """Shows numbers as they come; `finish` is called exactly once."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
     def finish(self) -> None: ...
 
 
-class _Logged:
+class _RunTracker:
     """wandb, and trackio, which has the same interface."""
 
     def __init__(self, module: Any, run: str, settings: Mapping[str, Json]) -> None:  # noqa: ANN401 - optional package
@@ -177,7 +182,7 @@ class _Logged:
         self._module.finish()
 
 
-class _Board:
+class _TensorBoard:
     def __init__(self, module: Any, folder: Path) -> None:  # noqa: ANN401 - optional package
         self._writer = module.SummaryWriter(log_dir=str(folder / "tensorboard"))
 
@@ -193,13 +198,13 @@ TRACKERS = ("trackio", "wandb", "tensorboard")
 
 
 def tracker_named(name: str, folder: Path, run: str, settings: Mapping[str, Json]) -> Tracker:
-    """One of `TRACKERS`. Raises MetricsError where it is not installed."""
+    """Return one of `TRACKERS`. Raises MetricsError where not installed."""
     import importlib
 
     try:
         if name == "tensorboard":
-            return _Board(importlib.import_module("torch.utils.tensorboard"), folder)
-        return _Logged(importlib.import_module(name), run, settings)
+            return _TensorBoard(importlib.import_module("torch.utils.tensorboard"), folder)
+        return _RunTracker(importlib.import_module(name), run, settings)
     except ImportError as error:
         what = f"--track {name}: {error.name or name} is not installed here"
         raise MetricsError(
@@ -208,7 +213,10 @@ def tracker_named(name: str, folder: Path, run: str, settings: Mapping[str, Json
 
 
 def flat(numbers: Mapping[str, Json], prefix: str = "") -> dict[str, float]:
-    """Numbers as trackers take them: a list's numbers by their place, and nothing that is none."""
+    """Flatten numbers for trackers; other values are left out.
+
+    Numbers of a list are named by their place.
+    """
     found: dict[str, float] = {}
     for name, value in numbers.items():
         values = {f"{name}/{at}": one for at, one in enumerate(value)} if isinstance(value, list) else {name: value}

@@ -1,7 +1,7 @@
-"""Rows with their states, and several of them laid end to end as one batch.
+"""Rows with their states, packed end to end into batches.
 
-Guarantees: a batch says where each row starts, so that nothing attends across; nothing is padded, cut or split. Which
-rows go together is decided by lengths, seed and epoch alone, the same on every machine.
+Guarantees: a batch records where each row starts, so that nothing attends across; nothing is padded, cut or split.
+Lengths, seed and epoch alone decide which rows go together, the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from dataclasses import dataclass, replace
 
 import torch
 
+OPEN = 64
+"""Batches that still take rows: enough to fill nearly all of each, and few enough to search."""
+
 
 class PackingError(Exception):
-    """Rows that do not fit each other or their own states."""
+    """Rows that contradict each other or their own states."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStates:
-    """One row and what the target thought of it.
+    """One row and the target's hidden states of it.
 
     `ids` [T] int64 are prompt ids and output ids as they lie in the row; `mask` [T] is True where a token was emitted.
-    `aux` [T, 3h] are the residual stream after the low, mid and high layer, un-normed, side by side. `last` [M, h] is
-    the target's last state AFTER its final norm, ready for its head, at the M positions where `mask` is True and no
-    others. h is the target's hidden size.
+    `aux` [T, 3h] are the residual stream after the low, mid and high layer, before any norm, side by side. `last` [M,
+    h] is the target's last state AFTER its final norm, ready for its head, at the M positions where `mask` is True and
+    no others. h is the target's hidden size.
     """
 
     id: str
@@ -40,9 +43,10 @@ class RowStates:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Rows end to end, N tokens in all: row i is at [starts[i], starts[i + 1]). Shapes as in RowStates, T being N.
+    """Rows end to end, N tokens in all.
 
-    `last` holds the states of all emitted positions in order: the j-th True of `mask` is its row j.
+    Row i is at [starts[i], starts[i + 1]). Shapes as in RowStates, with T = N. `last` holds the states of all emitted
+    positions in order: the j-th True of `mask` is its row j.
     """
 
     ids: torch.Tensor
@@ -57,13 +61,16 @@ class PackedBatch:
         return self.starts[-1]
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same on another device."""
+        """Return the batch on another device."""
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in ("ids", "mask", "aux", "last")}
         return replace(self, **moved)
 
 
 def pack(rows: Sequence[RowStates]) -> PackedBatch:
-    """The rows as one batch, in this order. Raises PackingError where there is none, or one contradicts itself."""
+    """Pack the rows in this order.
+
+    Raises PackingError for no rows, or rows that contradict themselves.
+    """
     if not rows:
         raise PackingError("a batch of no rows")
     for row in rows:
@@ -82,20 +89,18 @@ def pack(rows: Sequence[RowStates]) -> PackedBatch:
 
 
 def plan(lengths: Sequence[int], tokens_a_batch: int, seed: int, epoch: int) -> list[tuple[int, ...]]:
-    """Indices of rows by batch for one epoch: each row that fits once, no batch above `tokens_a_batch` tokens.
+    """Return the batches of one epoch, as indices of rows.
 
-    The order is drawn from seed and epoch alone. A row goes into the first open batch that has room for it, as rows
-    come in drawn order. Rows longer than a batch are in none: whoever reads the rows counts them.
+    Each row that fits is in one batch, and no batch exceeds `tokens_a_batch` tokens. Seed and epoch alone decide the
+    order. A row goes into the first open batch with room for it, in drawn order. Rows longer than a batch are in none;
+    the caller counts them.
     """
     order = [index for index, length in enumerate(lengths) if 0 < length <= tokens_a_batch]
-    drawn = random.Random(f"{seed}/{epoch}")  # noqa: S311 - an order that anyone can draw again, no secret
-    drawn.shuffle(order)
+    generator = random.Random(f"{seed}/{epoch}")  # noqa: S311 - an order that anyone can draw again, no secret
+    generator.shuffle(order)
     packed = _first_fit(order, lengths, tokens_a_batch)
-    drawn.shuffle(packed)
+    generator.shuffle(packed)
     return packed
-
-
-OPEN = 64  # batches that still take rows: enough to fill nearly all of each, and few enough to look through
 
 
 def _first_fit(order: Sequence[int], lengths: Sequence[int], room: int) -> list[tuple[int, ...]]:

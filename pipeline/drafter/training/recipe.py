@@ -1,12 +1,10 @@
-"""How a drafter is trained: every number that decides its weights, and what is refused of them.
+"""The recipe of a training, and its schedule by step.
 
 Guarantees: two runs of the same recipe on the same rows, states, machine and number of processes give the same weights,
-bit for bit on a CPU. Defaults are EAGLE's where the public trainers agree: 7 steps that weigh 0.8 ** k, AdamW, clipping
-at 0.5. Only the supervised rows differ from theirs: those that serving asks for, of which their mask misses the first.
+bit for bit on a CPU. Epoch, batches and learning rate follow from the number of a step alone, so that a continued run
+needs nothing else. Defaults are EAGLE's where public trainers agree: 7 steps weighing 0.8 ** k, AdamW, clipping at 0.5.
+Only the supervised rows differ from theirs: those that serving runs, of which their mask misses the first.
 
-Where a training stands: which epoch and batches a step of the optimiser is of, and how fast it learns there.
-
-Guarantees: all of it follows from the number of the step alone, so that a run that goes on needs to know nothing else.
 The rate rises linearly over the warm-up and falls along a cosine to zero: step s of S, counted from 0, has
 peak * (s + 1) / W below W and peak * (1 + cos(pi * (s - W) / (S - W))) / 2 from there.
 """
@@ -15,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import accumulate
@@ -28,7 +26,7 @@ DRAFT_VOCABULARY = 32_000
 """The size that most published drafters have; a target with fewer tokens is drafted whole."""
 MOST_STEPS = 64
 SEEDS = range(-(2**63), 2**64)
-"""What torch takes as a seed."""
+"""Seeds that torch accepts."""
 SEEDS_TOLD = f"a seed: give a whole number from {SEEDS[0]} to {SEEDS[-1]}"
 
 
@@ -37,7 +35,10 @@ class RecipeError(Exception):
 
 
 class Precision(StrEnum):
-    """In what the drafter computes; its weights and their moments are kept in float32 either way."""
+    """Dtype that the drafter computes in.
+
+    Weights and their moments are float32 either way.
+    """
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -45,11 +46,11 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides the weights, but the rows and the target.
+    """Everything that decides the weights, except rows and target.
 
     `tokens_a_batch` is what fits into memory at once; `batches_a_step` of them, over all processes together, make one
-    step of the optimiser. `warmup` is the share of all steps in which the rate rises. `steps` ends the training before
-    its `epochs` do. `held_out` is the share of rows that validate and never train.
+    optimiser step. `warmup` is the share of all steps in which the rate rises. `steps` ends the training before its
+    `epochs` do. `held_out` is the share of rows that validate and never train.
     """
 
     ttt_length: int = TTT_LENGTH
@@ -70,40 +71,43 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, fine, limit in self._limits():
-            if not fine:
+        at_least_one = ("tokens_a_batch", "batches_a_step", "epochs", "draft_vocabulary")
+        limits = (
+            ("ttt_length", 1 <= self.ttt_length <= MOST_STEPS, f"between 1 and {MOST_STEPS}"),
+            ("decay", 0 < self.decay <= 1, "above 0 and at most 1"),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0 and finite"),
+            ("warmup", 0 <= self.warmup < 1, "a share below 1"),
+            ("clip", 0 < self.clip < math.inf, "above 0 and finite (1e9 clips nothing)"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "finite and 0 or above"),
+            ("held_out", 0 <= self.held_out < 1, "a share below 1"),
+            ("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers of at least 0 and below 1"),
+            *((name, getattr(self, name) >= 1, "at least 1") for name in at_least_one),
+            ("seed", self.seed in SEEDS, SEEDS_TOLD),
+            ("steps", self.steps is None or self.steps >= 1, "at least 1"),
+        )
+        for name, is_fine, limit in limits:
+            if not is_fine:
                 raise RecipeError(f"--{name.replace('_', '-')} {getattr(self, name)} is not {limit}")
 
-    def _limits(self) -> Iterator[tuple[str, bool, str]]:
-        yield "ttt_length", 1 <= self.ttt_length <= MOST_STEPS, f"between 1 and {MOST_STEPS}"
-        yield "decay", 0 < self.decay <= 1, "above 0 and at most 1"
-        yield "learning_rate", 0 < self.learning_rate < math.inf, "above 0 and finite"
-        yield "warmup", 0 <= self.warmup < 1, "a share below 1"
-        yield "clip", 0 < self.clip < math.inf, "above 0 and finite (1e9 clips nothing)"
-        yield "weight_decay", 0 <= self.weight_decay < math.inf, "finite and 0 or above"
-        yield "held_out", 0 <= self.held_out < 1, "a share below 1"
-        yield "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers of at least 0 and below 1"
-        for name in ("tokens_a_batch", "batches_a_step", "epochs", "draft_vocabulary"):
-            yield name, getattr(self, name) >= 1, "at least 1"
-        yield "seed", self.seed in SEEDS, SEEDS_TOLD
-        yield "steps", self.steps is None or self.steps >= 1, "at least 1"
-
     def document(self) -> dict[str, Json]:
-        """The recipe as a manifest says it."""
+        """Return the recipe as a manifest records it."""
         found = asdict(self)
         return found | {"betas": [*self.betas], "mode": str(self.mode), "precision": str(self.precision)}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate of each of `steps` steps, of which the first `warmup` rise to `peak`."""
+    """The learning rate of each step.
+
+    The first `warmup` of `steps` steps rise to `peak`.
+    """
 
     peak: float
     steps: int
     warmup: int
 
     def rate(self, step: int) -> float:
-        """The rate of step `step`, counted from 0."""
+        """Return the rate of a step, counted from 0."""
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -111,13 +115,16 @@ class Schedule:
 
 
 def schedule_of(peak: float, steps: int, warmup_share: float) -> Schedule:
-    """The schedule of a run of `steps` steps; a share above zero is one step at least."""
+    """Return the schedule of a run.
+
+    A warm-up share above zero is at least one step.
+    """
     return Schedule(peak, steps, min(steps, math.ceil(steps * warmup_share)))
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How many steps each epoch has; `most` ends the course before its epochs do."""
+    """Steps of each epoch; `most` ends the course early."""
 
     epochs: tuple[int, ...]
     most: int | None = None
@@ -128,7 +135,10 @@ class Course:
         return whole if self.most is None else min(whole, self.most)
 
     def place(self, step: int) -> tuple[int, int]:
-        """The epoch of a step and its number in it, both from 0. Raises IndexError beyond the course."""
+        """Return a step's epoch and its number there.
+
+        Both count from 0. Raises IndexError beyond the course.
+        """
         if not 0 <= step < self.steps:
             raise IndexError(step)
         ends = [*accumulate(self.epochs)]
@@ -137,5 +147,8 @@ class Course:
 
 
 def course_of(batches: Sequence[int], batches_a_step: int, most: int | None = None) -> Course:
-    """The course of epochs of so many batches each; the last step of an epoch may have fewer."""
+    """Return the course of epochs with these numbers of batches.
+
+    The last step of an epoch may have fewer than `batches_a_step`.
+    """
     return Course(tuple(-(-number // batches_a_step) for number in batches), most)

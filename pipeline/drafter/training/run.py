@@ -1,8 +1,8 @@
-"""A training's folder and its life: begun or gone on with, step by step, until it is done or stopped.
+"""A training run: its folder, its sessions, its end.
 
 Guarantees: a folder is continued only under the settings it was begun with, by one run at a time, and from a whole
-checkpoint. Ctrl-C and SIGTERM let the step end, write a checkpoint and say how to go on; a second Ctrl-C breaks off,
-and the last checkpoint stands. Every session is listed with the attestation it ran under.
+checkpoint. Ctrl-C and SIGTERM let the step end, write a checkpoint and say how to continue; a second Ctrl-C aborts, and
+the last checkpoint stands. Every session is listed with the attestation it ran under.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ OUTCOMES = {COMPLETE: "complete", STOPPED: "stopped", INTERRUPTED: "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How often what is done, in steps; none of it changes a weight. `keep` is how many checkpoints stay."""
+    """How often to checkpoint and validate, in steps.
+
+    None of it changes a weight. `keep` is how many checkpoints stay.
+    """
 
     checkpoint_every: int = 500
     validate_every: int = 500
@@ -44,7 +47,10 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended: exit status, and one sentence where it did not simply finish."""
+    """How a session ended.
+
+    Exit status, and one sentence where it did not simply finish.
+    """
 
     code: int
     message: str = ""
@@ -55,7 +61,10 @@ Show = Callable[[StepReport], None]
 
 @dataclass(slots=True)
 class TrainingFolder:
-    """What the first process writes: manifest, metrics, checkpoints. The others hold none of it."""
+    """What the first process writes: manifest, metrics, checkpoints.
+
+    The other processes have none.
+    """
 
     out: Path
     manifest: manifests.Manifest
@@ -68,7 +77,7 @@ class TrainingFolder:
             self.tracker.log(step, flat(numbers, f"{kind}/"))
 
     def end(self, ending: SessionEnd, result: Mapping[str, Json]) -> None:
-        """Write how it ended."""
+        """Record how the session ended."""
         try:
             tree = tree_digests(ROOT)
         except DigestError as error:
@@ -81,7 +90,7 @@ class TrainingFolder:
 
 @contextmanager
 def held(out: Path, settings: JsonObject) -> Iterator[manifests.Manifest]:
-    """The folder's lock, and its manifest as it stands. Raises ManifestError, OSError."""
+    """Lock the folder and yield its manifest. Raises ManifestError, OSError."""
     manifests.begin(out, settings)  # a folder that is not ours is left as it is, without a lock file
     with manifests.hold(out):
         yield manifests.begin(out, settings)
@@ -89,12 +98,15 @@ def held(out: Path, settings: JsonObject) -> Iterator[manifests.Manifest]:
 
 @contextmanager
 def opened(
-    out: Path, manifest: manifests.Manifest, permit: Permit, habits: Intervals, steps_done: int
+    out: Path, manifest: manifests.Manifest, permit: Permit, intervals: Intervals, steps_done: int
 ) -> Iterator[TrainingFolder]:
-    """The folder with a session more, its metrics cut to the steps that are done. Raises MetricsError, OSError."""
+    """Add a session, with metrics cut to the steps done.
+
+    Raises MetricsError, OSError.
+    """
     session = Session(_now(), permit.attestation_sha256, dict(permit.digests))
     manifest = replace(manifest, sessions=(*manifest.sessions, session))
-    tracker = None if habits.track is None else tracker_named(habits.track, out, out.name, manifest.settings)
+    tracker = None if intervals.track is None else tracker_named(intervals.track, out, out.name, manifest.settings)
     manifests.write(out, manifest)
     with ExitStack() as stack:
         if tracker is not None:
@@ -104,7 +116,7 @@ def opened(
         folder = TrainingFolder(out, manifest, metrics, tracker)
         try:
             yield folder
-        except Exception:  # whatever it is goes on to who says it; the manifest hears only that the session ended
+        except Exception:  # the caller reports it; the manifest records only that the session ended
             with suppress(OSError):
                 folder.end(SessionEnd(STOPPED), {"complete": False})
             raise
@@ -113,31 +125,34 @@ def opened(
 def train(
     training: Training,
     folder: TrainingFolder | None,
-    habits: Intervals,
+    intervals: Intervals,
     out: Path,
-    told: Mapping[str, Json],
+    description: Mapping[str, Json],
     show: Show,
     expires: datetime | None = None,
 ) -> SessionEnd:
-    """All steps that are left. `told` goes into each checkpoint; without a folder nothing is written by this process.
+    """Take all remaining steps.
 
-    Raises CheckpointError, OSError.
+    `description` goes into each checkpoint; without a folder this process writes nothing. Raises CheckpointError,
+    OSError.
     """
     with signals() as stop:
         while not training.done:
             if (reason := _why_stop(training, stop, expires)) is not None:
-                place = _save(training, out, habits, told)
+                saved = _save(training, out, intervals, description)
                 code = INTERRUPTED if reason == "interrupted" else STOPPED
-                return SessionEnd(code, f"{reason} after step {training.step}; {place.name} is written")
+                return SessionEnd(code, f"{reason} after step {training.step}; {saved.name} is written")
             try:
                 report = training.take_step()
-                _after(training, folder, report, habits, show)
+                _after(training, folder, report, intervals, show)
             except NotFiniteError as error:
-                return SessionEnd(STOPPED, f"{error}. {_last(out)}")
-            if _is_time(training, habits.checkpoint_every):
+                place = checkpoints.newest(out)
+                last = "There is no checkpoint yet" if place is None else f"The last good checkpoint is {place}"
+                return SessionEnd(STOPPED, f"{error}. {last}")
+            if _is_time(training, intervals.checkpoint_every):
                 if folder is not None:
                     folder.metrics.sync()
-                _save(training, out, habits, told)
+                _save(training, out, intervals, description)
     return SessionEnd(COMPLETE)
 
 
@@ -145,23 +160,26 @@ def train(
 class StopSignal:
     """Whether somebody asked this process to stop."""
 
-    asked: bool = False
+    requested: bool = False
 
 
 @contextmanager
 def signals() -> Iterator[StopSignal]:
-    """The first signal lets the step end; a second Ctrl-C breaks it off."""
+    """Let the step end on the first signal.
+
+    A second Ctrl-C aborts it.
+    """
     stop = StopSignal()
 
-    def asked(number: int, _frame: object) -> None:
-        if stop.asked and number == signal.SIGINT:
+    def handle(number: int, _frame: object) -> None:
+        if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not stop.asked:
+        if not stop.requested:
             sys.stderr.write("finishing this step and writing a checkpoint; press again to break off\n")
-        stop.asked = True
+        stop.requested = True
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, asked) for number in numbers]
+    before = [signal.signal(number, handle) for number in numbers]
     try:
         yield stop
     finally:
@@ -170,8 +188,8 @@ def signals() -> Iterator[StopSignal]:
 
 
 def _why_stop(training: Training, stop: StopSignal, expires: datetime | None) -> str | None:
-    """Why all processes stop now; they agree on it."""
-    if training.world.any(flag=stop.asked):
+    """Return why all processes stop now, agreed by all."""
+    if training.world.any(flag=stop.requested):
         return "interrupted"
     if training.world.any(flag=expires is not None and datetime.now(UTC) >= expires):
         return "the attestation expired (run: nox -s contract)"
@@ -179,13 +197,13 @@ def _why_stop(training: Training, stop: StopSignal, expires: datetime | None) ->
 
 
 def _after(
-    training: Training, folder: TrainingFolder | None, report: StepReport, habits: Intervals, show: Show
+    training: Training, folder: TrainingFolder | None, report: StepReport, intervals: Intervals, show: Show
 ) -> None:
-    """Log and show a step, and validate where it is time to."""
+    """Log and show a step, and validate when due."""
     if folder is not None:
         folder.log(training.step, "train", report.document())
     show(report)
-    if not _is_time(training, habits.validate_every):
+    if not _is_time(training, intervals.validate_every):
         return
     figures = training.validate()
     if folder is not None and figures is not None:
@@ -193,24 +211,20 @@ def _after(
 
 
 def _is_time(training: Training, every: int) -> bool:
-    """Whether what is done every so many steps is due; it is at the end."""
+    """Whether a periodic task is due; always at the end."""
     return training.done or training.step % every == 0
 
 
-def _save(training: Training, out: Path, habits: Intervals, told: Mapping[str, Json]) -> Path:
-    snapshot = training.snapshot(told)
+def _save(training: Training, out: Path, intervals: Intervals, description: Mapping[str, Json]) -> Path:
+    """Write a checkpoint and remove old ones."""
+    snapshot = training.snapshot(description)
 
     def write() -> Path:
         place = checkpoints.save(out, snapshot)
-        checkpoints.prune(out, habits.keep)
+        checkpoints.prune(out, intervals.keep)
         return place
 
     return training.world.first(write)
-
-
-def _last(out: Path) -> str:
-    place = checkpoints.newest(out)
-    return "There is no checkpoint yet" if place is None else f"The last good checkpoint is {place}"
 
 
 def _now() -> str:

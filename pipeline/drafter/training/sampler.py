@@ -1,8 +1,8 @@
-"""Which rows train and which validate, and which of them each process reads at each step.
+"""Which rows train, which validate, and which process reads them.
 
-Guarantees: a row validates or trains by the hash of its id alone, so that it is on the same side in every run, however
-rows are added; none is on both. The batches of a step follow from its number, and each process of several reads its own
-share of them, as often as the others do: where there is one batch too few, it reads another's again for nothing.
+Guarantees: the hash of a row's id alone decides whether it trains or validates, so that it is on the same side in every
+run, however rows are added; none is on both. The batches of a step follow from its number. Each process reads its own
+share of them, and all read equally many: where one is missing, a process repeats another's batch, which does not count.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,27 +24,30 @@ if TYPE_CHECKING:
     from pipeline.drafter.training.recipe import Recipe
 
 STEPS_TAUGHT = 2
-"""Emitted tokens after its first that a row needs to teach anything: one that is read, one that is predicted."""
+"""Emitted tokens after its first token that a row needs to teach: one is read, one is predicted."""
 
 
 class SamplerError(Exception):
-    """Rows of which none can train, or none can validate though some should."""
+    """Rows of which none can train."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankShare:
-    """A batch that a process reads, as indices of rows; where it does not count, another process has it too."""
+    """A batch for one process, as indices of rows.
+
+    If `counts` is false, another process has the same batch.
+    """
 
     rows: tuple[int, ...]
     counts: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
-    """Indices of rows by what becomes of them; `too_long` and `mute` train nowhere and are counted.
+class RowSplit:
+    """Indices of rows by use; `too_long` and `mute` are unused.
 
-    `mute` have fewer than two emitted tokens with a token before them, so that there is none to read with the state of
-    the one before it, and none to predict.
+    `mute` rows have fewer than two emitted tokens with a token before them: nothing to read with the state before it,
+    or nothing to predict.
     """
 
     training: tuple[int, ...]
@@ -52,11 +56,14 @@ class Sides:
     mute: tuple[int, ...]
 
 
-def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None = None) -> Sides:
-    """Every row's side; only rows among `wanted`, where it is given. Raises FeedError where none trains."""
+def split_rows(source: StateSource, recipe: Recipe, chosen: Sequence[int] | None = None) -> RowSplit:
+    """Split rows by use; only those in `chosen`, if given.
+
+    Raises SamplerError where none trains.
+    """
     found: dict[str, list[int]] = {"training": [], "held_out": [], "too_long": [], "mute": []}
     rows, lengths = source.training, source.lengths
-    for index in range(len(lengths)) if wanted is None else wanted:
+    for index in range(len(lengths)) if chosen is None else chosen:
         row = rows[index]
         if int(row.mask[1:].sum()) < STEPS_TAUGHT:
             side = "mute"
@@ -65,16 +72,16 @@ def sides_of(source: StateSource, recipe: Recipe, wanted: Sequence[int] | None =
         else:
             side = "held_out" if is_held_out(row.id, recipe.held_out) else "training"
         found[side].append(index)
-    sides = Sides(**{side: tuple(indices) for side, indices in found.items()})
-    if not sides.training:
-        told = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
-        most = max(found, key=lambda side: len(found[side])) if told else "training"
-        raise SamplerError(f"no row is left to train on ({told or 'there are none'}). {_mend(most, recipe)}")
-    return sides
+    split = RowSplit(**{side: tuple(indices) for side, indices in found.items()})
+    if not split.training:
+        listed = ", ".join(f"{len(indices)} {side.replace('_', ' ')}" for side, indices in found.items() if indices)
+        most = max(found, key=lambda side: len(found[side])) if listed else "training"
+        raise SamplerError(f"no row is left to train on ({listed or 'there are none'}). {_remedy(most, recipe)}")
+    return split
 
 
-def _mend(side: str, recipe: Recipe) -> str:
-    """What brings the rows of this side, the most of all, into training."""
+def _remedy(side: str, recipe: Recipe) -> str:
+    """Return what brings the rows of this side into training."""
     return {
         "training": "Give folders with rows",
         "held_out": f"Lower --held-out below {recipe.held_out}, or give more rows",
@@ -84,7 +91,7 @@ def _mend(side: str, recipe: Recipe) -> str:
 
 
 def is_held_out(row_id: str, share: float) -> bool:
-    """Whether the row with this id validates, where so large a share does."""
+    """Whether the row with this id validates, for this share."""
     digest = hashlib.sha256(row_id.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
@@ -94,7 +101,7 @@ class BatchSampler:
     """The rows of a training, as batches."""
 
     source: StateSource
-    sides: Sides
+    split: RowSplit
     recipe: Recipe
     _planned: tuple[int, list[tuple[int, ...]]] = field(init=False, default=(-1, []))
     course: Course = field(init=False)
@@ -106,22 +113,29 @@ class BatchSampler:
         self.course = course_of(batches, recipe.batches_a_step, recipe.steps)
 
     def step(self, number: int) -> list[tuple[int, ...]]:
-        """The batches of a step, over all processes: indices of rows."""
+        """Return the batches of a step, over all processes."""
         epoch, place = self.course.place(number)
         size = self.recipe.batches_a_step
         return self._plan(epoch)[place * size : (place + 1) * size]
 
     def held_out(self) -> list[tuple[int, ...]]:
-        """The batches that validate, the same each time."""
-        return self._packed(self.sides.held_out, 0)
+        """Return the validation batches, the same each time."""
+        return self._packed(self.split.held_out, 0)
 
     def states(self, rows: Sequence[int]) -> PackedBatch:
-        """The rows with their states. Raises StatesError, StoreError."""
+        """Return the rows with their states. Raises StatesError, StoreError."""
         return pack(self.source.rows(rows))
 
     def supervised(self, rows: Sequence[int], mode: MaskMode, steps: int) -> torch.Tensor:
-        """What each step is a mean over, of these rows alone, float64 [steps]; no states are made for it."""
-        return counts(self._masks(rows), mode, steps)
+        """Return what each step averages over in these rows.
+
+        Float64 [steps]; no states are computed for it.
+        """
+        read = [self.source.training[row] for row in rows]
+        starts = (0, *accumulate(row.length for row in read))
+        ids, mask = torch.cat([row.ids for row in read]), torch.cat([row.mask for row in read])
+        none = torch.empty(0)
+        return counts(PackedBatch(ids, mask, starts, none, none, tuple(row.id for row in read)), mode, steps)
 
     def tokens(self, batches: Sequence[Sequence[int]]) -> int:
         return sum(self.source.lengths[row] for rows in batches for row in rows)
@@ -129,18 +143,9 @@ class BatchSampler:
     def ids(self, rows: Sequence[int]) -> list[str]:
         return [self.source.training[row].id for row in rows]
 
-    def _masks(self, rows: Sequence[int]) -> PackedBatch:
-        read = [self.source.training[row] for row in rows]
-        starts = [0]
-        for row in read:
-            starts.append(starts[-1] + row.length)
-        none = torch.empty(0)
-        ids, mask = torch.cat([row.ids for row in read]), torch.cat([row.mask for row in read])
-        return PackedBatch(ids, mask, tuple(starts), none, none, tuple(row.id for row in read))
-
     def _plan(self, epoch: int) -> list[tuple[int, ...]]:
         if self._planned[0] != epoch:
-            self._planned = epoch, self._packed(self.sides.training, epoch)
+            self._planned = epoch, self._packed(self.split.training, epoch)
         return self._planned[1]
 
     def _packed(self, indices: Sequence[int], epoch: int) -> list[tuple[int, ...]]:
@@ -149,8 +154,11 @@ class BatchSampler:
         return [tuple(indices[at] for at in rows) for rows in planned]
 
 
-def own(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[RankShare]:
-    """One process's share of batches: every `size`-th, and as many as any other has."""
+def rank_shares(batches: Sequence[tuple[int, ...]], rank: int, size: int) -> Iterator[RankShare]:
+    """Yield one process's share: every `size`-th batch.
+
+    All processes get equally many.
+    """
     for first in range(0, len(batches), size):
         counted = first + rank < len(batches)
         yield RankShare(batches[first + rank] if counted else batches[first], counted)

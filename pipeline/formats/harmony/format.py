@@ -1,12 +1,14 @@
-"""gpt-oss's layout, harmony: an answer is messages on channels, each behind a header that no API text shows.
+"""gpt-oss's layout, harmony: messages on channels, behind headers.
 
-Guarantees: as Kimi's: control tokens are appended by id, headers and texts are encoded apart, and `parse` and
-`assemble` are each other's inverse. From text alone one form is rebuilt: an analysis message, then the final one, ended
-by `<|return|>` or cut. All that text cannot tell (no analysis or an empty one, a preamble, several messages, calls and
-how their headers were written) is refused unless ids came.
-A prompt says the day on which it was rendered and how hard to think. No request asks for that day and no count tells
-either, so both are taken from returned prompt ids, or from what the route is proven to say; else the row is refused.
-What is rendered here for ourselves, to be run or to be measured, says `DAY`.
+Guarantees: control tokens are appended by id, headers and texts are encoded apart, and `parse` and `assemble` are each
+other's inverse. From text alone one form is rebuilt: an analysis message, then the final one, ended by `<|return|>` or
+cut. All that text cannot show (no analysis or an empty one, a preamble, several messages, calls and how their headers
+were written) is refused unless ids came.
+
+A prompt says the day on which it was rendered and how hard to think. No request asks for that day and no count shows
+it, so both are taken from returned prompt ids, or from what the route is proven to say; otherwise the row is refused.
+What is rendered here, to be run or measured, says `DAY`.
+
 Sources: openai-harmony 0.0.8, and the chat template of openai/gpt-oss-20b.
 """
 
@@ -16,11 +18,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import ClassVar, Final
 
-from pipeline.formats.format import Assembled, Opener, Parts
+from pipeline.formats.format import Assembled, HeadedFormat, Opener, Parts
 from pipeline.formats.harmony.grammar import Message, messages_of, spans_of
-from pipeline.formats.harmony.prompt import prompt_pieces, untold
+from pipeline.formats.harmony.prompt import ambiguity, prompt_pieces
 from pipeline.formats.harmony.tokens import ANALYSIS, FINAL, Marks, marks_of
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
@@ -33,74 +35,75 @@ _DAY = re.compile(r"\nCurrent date: (\d{4}-\d\d-\d\d)\n")
 
 
 @dataclass(frozen=True, slots=True)
-class HarmonyFormat:
-    """Harmony on one tokenizer, asked to think this hard, in prompts that say this day."""
+class HarmonyFormat(HeadedFormat):
+    """Harmony on one tokenizer, for one effort and day."""
 
     name: str
     tokenizer: Tokenizer
     marks: Marks
     effort: str = "medium"
     day: str = DAY
+    is_dated: ClassVar[bool] = True
 
     @property
     def end_id(self) -> int:
-        """The id that ends an answer."""
         return self.marks.returned
 
     @property
     def end_after_calls_id(self) -> int:
-        """The id that ends an answer with a call."""
         return self.marks.call
 
     @property
     def think_lead_ids(self) -> Ids:
-        """The ids that the model emits before the one that opens its reasoning."""
         return self.marks.thinks[:-1]
 
     @property
     def think_open_id(self) -> int:
-        """The id that opens the reasoning."""
         return self.marks.message
 
     @property
     def think_close_id(self) -> int:
-        """The id that ends the reasoning."""
         return self.marks.end
 
     @property
     def think_tail_ids(self) -> Ids:
-        """The ids from there to the content: the final message's header."""
         return self.marks.turns[1:]
 
     @property
     def template_switches(self) -> JsonObject:
-        """What a server must be told."""
         return {} if self.effort == "medium" else {"reasoning_effort": self.effort}
 
     def opener(self, *, thinking: bool) -> Opener:  # noqa: ARG002 — this family knows no other mode
-        """The model opens the reasoning, always."""
         return Opener.MODEL
 
     def tool_markers(self) -> dict[str, int]:
-        """None: a call is a message, and no text tells how its header was written."""
+        """Return none: a call is a message.
+
+        No text shows how its header was written.
+        """
         return {}
 
     def as_served(self, prompt_ids: Ids) -> HarmonyFormat:
-        """The format with the day that a served prompt says; RefusedError(PROMPT_MISMATCH) where it says none."""
+        """Return the format with the served prompt's day.
+
+        RefusedError(PROMPT_MISMATCH) where it says none.
+        """
         stop = prompt_ids.index(self.marks.end) if self.marks.end in prompt_ids else 0
-        told = self.tokenizer.decode_bytes(prompt_ids[:stop]).decode("utf-8", errors="replace")
-        found = _DAY.search(told)
+        said = self.tokenizer.decode_bytes(prompt_ids[:stop]).decode("utf-8", errors="replace")
+        found = _DAY.search(said)
         if found is None:
             message = "the served prompt does not begin with a system message that says the day"
             raise RefusedError(Reason.PROMPT_MISMATCH, message, field="prompt_token_ids")
         return replace(self, day=found[1])
 
-    def untold(self, prompt: Prompt) -> str | None:
-        """What of a prompt engines write in several ways of one length, or None."""
-        return untold(prompt, self.tokenizer)
+    def ambiguity(self, prompt: Prompt) -> str | None:
+        return ambiguity(prompt, self.tokenizer)
 
     def as_settled(self, settings: Json) -> HarmonyFormat:
-        """The format with the day that the route is proven to write; RefusedError where it thinks otherwise."""
+        """Return the format with the day that the route writes.
+
+        RefusedError(PROMPT_MISMATCH) where it thinks otherwise.
+        """
         day, effort = (settings.get(key) for key in ("date", "effort")) if isinstance(settings, dict) else (None, None)
         if not isinstance(day, str) or effort != self.effort:
             message = f"the route's prompts say {settings!r}, this format asks for the effort {self.effort}"
@@ -108,28 +111,27 @@ class HarmonyFormat:
         return replace(self, day=day)
 
     def render(self, prompt: Prompt) -> Ids:
-        """Prompt ids as an engine serves them on `day`, shape [n]; RefusedError on what engines write in two ways."""
-        start, role, message, told, *rest = self._pieces(prompt)
-        return (*_system(self.tokenizer, (start, role, message, told)), *encode_pieces(self.tokenizer, rest))
+        """Return the prompt's ids as served on `day`."""
+        start, role, message, text, *rest = self._pieces(prompt)
+        return (*_system(self.tokenizer, (start, role, message, text)), *encode_pieces(self.tokenizer, rest))
 
     def _pieces(self, prompt: Prompt) -> Iterator[Piece]:
         return prompt_pieces(prompt, self.tokenizer, day=self.day, effort=self.effort)
 
     def special_text(self, prompt: Prompt) -> str | None:
-        """The first control token that the prompt's own text spells, if any."""
         found = (self.tokenizer.find_control(piece) for piece in self._pieces(prompt) if isinstance(piece, str))
         return next((control[1] for control in found if control is not None), None)
 
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """Refused: tools also change what the system message says, so they cannot travel in a message."""
+        """Refuse: tools also change what the system message says."""
         message = f"{self.name} declares {len(tools)} tools in two messages, so they cannot travel in one"
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
 
     def assemble(self, parts: Parts) -> Assembled:
-        """Ids and spans of an answer; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express.
+        """Return ids and spans of an answer.
 
         The body is the final message's text, behind its header where `think_closed`; or, where it holds control tokens,
-        all that follows the analysis (or the prompt) as it was written, headers and all.
+        all that follows the analysis (or the prompt) as it was written, headers included.
         """
         if any(isinstance(piece, int) for piece in parts.body):
             return self._written(parts)
@@ -167,31 +169,17 @@ class HarmonyFormat:
         return Assembled(ids, spans)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:  # noqa: ARG002 — one mode
-        """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
         return tuple(spans_of(ids, messages_of(ids, self.marks, self.tokenizer)))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:  # noqa: ARG002 — one mode
-        """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
         return self._said(ids)
 
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            pairs = enumerate(zip(ids, again, strict=False))
-            at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(again)))
-            message = f"ids differ from their canonical form at token {at}"
-            raise RefusedError(Reason.NOT_CANONICAL, message, token_position=at)
-        return parts
-
     def calls_in(self, ids: Ids) -> list[tuple[str, str]]:
-        """Recipient and text of the call that an answer ends with, if any; bytes that are no UTF-8 as U+FFFD."""
+        """Return recipient and text of the last call, if any."""
         found = messages_of(ids, self.marks, self.tokenizer)
         return [(one.recipient, self._shown(ids, one)) for one in found if one.recipient]
 
     def texts_in(self, ids: Ids) -> tuple[list[str], list[str]]:
-        """The texts of the analysis messages and of those that are no calls, in order and empty ones too."""
         found = [one for one in messages_of(ids, self.marks, self.tokenizer) if one.channel and not one.recipient]
         return (
             [self._shown(ids, one) for one in found if one.channel == ANALYSIS],
@@ -219,7 +207,10 @@ class HarmonyFormat:
         return Parts(reasoning, think_closed=False, body=body, ended=ended)
 
     def _plain(self, ids: Ids, found: Sequence[Message], *, thought: bool) -> int | None:
-        """Where the content begins of an answer in the one form that has no headers of its own; None for others."""
+        """Return where the content of a plain answer begins.
+
+        A plain answer has no headers of its own. None for others.
+        """
         if not found or (thought and len(found) == 1 and not found[0].ended):
             return len(ids)
         last, begin = found[-1], found[0].stop if thought else 0
@@ -228,7 +219,7 @@ class HarmonyFormat:
         return last.text if is_plain else None
 
     def _as_written(self, ids: Ids, start: int, stop: int) -> Iterator[Piece]:
-        """Control ids, and the text between two of them."""
+        """Yield control ids, and the text between two of them."""
         for position in range(start, stop):
             if ids[position] in self.marks.control:
                 yield from self._between(ids, start, position)
@@ -241,7 +232,10 @@ class HarmonyFormat:
             yield self._text(ids, start, stop)
 
     def _text(self, ids: Ids, start: int, stop: int) -> str:
-        """The text of `ids[start:stop]`; a refusal counts tokens from the start of `ids`."""
+        """Return the text of `ids[start:stop]`.
+
+        A refusal counts tokens from the start of `ids`.
+        """
         try:
             return self.tokenizer.decode_text(ids[start:stop])
         except RefusedError as error:
@@ -250,7 +244,10 @@ class HarmonyFormat:
 
 @lru_cache(maxsize=64)
 def _system(tokenizer: Tokenizer, pieces: tuple[Piece, ...]) -> Ids:
-    """The system message's ids: the longest part of many prompts, and the same on all of a day."""
+    """Return the system message's ids.
+
+    The longest part of many prompts, and the same on all of a day.
+    """
     return tuple(encode_pieces(tokenizer, pieces))
 
 
@@ -268,7 +265,7 @@ def _invalid(message: str) -> RefusedError:
 
 
 def load(name: str, tokenizer: Tokenizer, effort: str) -> HarmonyFormat:
-    """Harmony on `tokenizer`, called `name`, thinking as hard as `effort` says."""
+    """Return harmony on `tokenizer`, called `name`, for one effort."""
     return HarmonyFormat(name, tokenizer, marks_of(tokenizer), effort)
 
 

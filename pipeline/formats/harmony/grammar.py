@@ -1,9 +1,9 @@
-"""The messages of an answer in harmony: where each begins, what its header says, and how it ends.
+"""The messages of an answer in harmony.
 
 Guarantees: every legal sequence is read, canonical or not, whole or cut anywhere; all else is refused. Legal is: any
 number of analysis and commentary messages that `<|end|>` ends, then a final message that `<|return|>` ends or a call,
-which is a message with a recipient, that `<|call|>` ends. A recipient stands before the channel or behind it, a
-content type behind both, with `<|constrain|>` or without. Source: the parser of openai-harmony 0.0.8, which is laxer.
+which is a message with a recipient, that `<|call|>` ends. A recipient stands before the channel or behind it, a content
+type behind both, with `<|constrain|>` or without. Source: the parser of openai-harmony 0.0.8, which is laxer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _BEGUN = re.compile(rf"(?:{_CHANNEL})(?: (?:to?|to=[^\s<=]*)(?: [^\s<=]*)?| [^\s
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: `ids[start:text]` is its header, `ids[text:stop]` its text, `ids[stop]` what ends it if `ended`.
+    """One message, as positions in the ids.
 
-    `channel` is None where the answer was cut inside the header, which then has no text.
+    `ids[start:text]` is its header, `ids[text:stop]` its text, `ids[stop]` what ends it if `ended`. `channel` is None
+    where the answer was cut inside the header, which then has no text.
     """
 
     start: int
@@ -40,7 +41,10 @@ class Message:
 
 
 def messages_of(ids: Ids, marks: Marks, tokenizer: Tokenizer) -> list[Message]:
-    """The messages in order; RefusedError(LAYOUT_INVALID or UNKNOWN_ID) outside the layout."""
+    """Return the messages in order.
+
+    RefusedError(LAYOUT_INVALID or UNKNOWN_ID) outside the layout.
+    """
     if ids and not 0 <= min(ids) <= max(ids) < tokenizer.size:
         tokenizer.decode_bytes(ids)
     control = marks.control
@@ -70,7 +74,10 @@ def _message(ids: Ids, start: int, at: Sequence[int], marks: Marks, tokenizer: T
 
 
 def _header(ids: Ids, start: int, at: Sequence[int], marks: Marks, tokenizer: Tokenizer) -> tuple[str, str | None]:
-    """Channel and recipient of the whole header whose control tokens stand at `at`."""
+    """Return channel and recipient of a whole header.
+
+    `at` are the positions of its control tokens.
+    """
     first, names = _named(ids, start, at, marks)
     if names not in ([marks.channel, marks.message], [marks.channel, marks.constrain, marks.message]):
         raise _invalid(f"{_names(names, tokenizer)} are no header of a message", at[0])
@@ -88,7 +95,10 @@ def _header(ids: Ids, start: int, at: Sequence[int], marks: Marks, tokenizer: To
 
 
 def _named(ids: Ids, start: int, at: Sequence[int], marks: Marks) -> tuple[int, list[int]]:
-    """Where the header's words begin, and its control tokens: the first message's `<|start|>` is the prompt's."""
+    """Return where the header's words begin, and its control tokens.
+
+    The first message's `<|start|>` is the prompt's.
+    """
     names = [ids[position] for position in at]
     if start == 0:
         return -1, names
@@ -98,7 +108,10 @@ def _named(ids: Ids, start: int, at: Sequence[int], marks: Marks) -> tuple[int, 
 
 
 def _require_begun(ids: Ids, start: int, at: Sequence[int], marks: Marks, tokenizer: Tokenizer) -> None:
-    """A header that was cut: each of its words whole but the last, which may be the beginning of one."""
+    """Refuse a cut header that begins no header.
+
+    Each of its words is whole but the last, which may be the beginning of one.
+    """
     first, names = _named(ids, start, at, marks)
     if names not in ([], [marks.channel], [marks.channel, marks.constrain]):
         raise _invalid(f"{_names(names, tokenizer)} are no header of a message", start)
@@ -126,7 +139,10 @@ def _is_begun_kind(text: str) -> bool:
 
 
 def _require_end(ids: Ids, message: Message, marks: Marks, tokenizer: Tokenizer) -> None:
-    """What ends a message says what it was: a call, the answer, or a step on the way."""
+    """Refuse a message with an end of another kind.
+
+    What ends a message says what it was: a call, the answer, or a step before it.
+    """
     final = message.channel == FINAL
     wanted = marks.call if message.recipient else marks.returned if final else marks.end
     if ids[message.stop] != wanted:
@@ -138,9 +154,10 @@ def _require_end(ids: Ids, message: Message, marks: Marks, tokenizer: Tokenizer)
 
 
 def spans_of(ids: Ids, messages: Sequence[Message]) -> Iterator[Span]:
-    """What each stretch of ids is. What leads to a text is hidden: `think_open` before an analysis, else `think_close`.
+    """Yield what each stretch of ids is.
 
-    A call is a tool section with its header; the `<|end|>` before it closes what came before.
+    What leads to a text is hidden: `think_open` before an analysis, otherwise `think_close`. A call is a tool section
+    with its header; the `<|end|>` before it closes what came before.
     """
     start = 0
     for message in messages:
@@ -159,7 +176,7 @@ def spans_of(ids: Ids, messages: Sequence[Message]) -> Iterator[Span]:
 
 
 def _kinds(message: Message) -> tuple[SpanKind, SpanKind]:
-    """The kind of a message's text, and of what leads to it."""
+    """Return the kinds of a message's text and lead."""
     if message.recipient:
         return SpanKind.TOOL_SECTION, SpanKind.TOOL_SECTION
     if message.channel == ANALYSIS or (message.channel is None and message.start == 0):
@@ -173,7 +190,10 @@ def _span(kind: SpanKind, start: int, stop: int) -> Iterator[Span]:
 
 
 def _text(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> str:
-    """The text of `ids[start:stop]`; a refusal counts tokens from the start of `ids`."""
+    """Return the text of `ids[start:stop]`.
+
+    A refusal counts tokens from the start of `ids`.
+    """
     try:
         return tokenizer.decode_text(ids[start:stop])
     except RefusedError as error:
@@ -181,7 +201,10 @@ def _text(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> str:
 
 
 def _cut_text(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> str:
-    """The same where the end may be half a character, which begins no header and so is U+FFFD."""
+    """Return text that may end in half a character.
+
+    That is U+FFFD, which begins no header.
+    """
     return tokenizer.decode_bytes(ids[start:stop]).decode("utf-8", errors="replace")
 
 

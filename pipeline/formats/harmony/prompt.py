@@ -1,9 +1,9 @@
-"""A prompt in harmony, as text and control ids, up to where the model goes on.
+"""A prompt in harmony, as text and control ids.
 
 Guarantees: one text for one prompt, with analysis only where calls follow the last final message. Engines use
-openai-harmony or the model's chat template, and part in places: a tool's result is plain here, as the former has it,
-and instructions are the developer's, as the latter has it. Prompts that they print apart with as many tokens are
-refused where only a count vouches for them (`untold`).
+openai-harmony or the model's chat template, and differ in places: a tool's result is plain here, as the former has it,
+and instructions are the developer's, as the latter has it. Prompts that they print differently with as many tokens are
+refused where only a count vouches for them (`ambiguity`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class _Called:
 
 
 def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, day: str, effort: str) -> Iterator[Piece]:
-    """Text and control ids of the rendered prompt; RefusedError(PROMPT_UNSUPPORTED) on what engines print apart."""
+    """Yield the rendered prompt, up to the model's turn.
+
+    RefusedError(PROMPT_UNSUPPORTED) on what engines print differently.
+    """
     if not prompt.thinking:
         raise unsupported("gpt-oss always thinks")
     if not prompt.messages:
@@ -47,7 +50,7 @@ def prompt_pieces(prompt: Prompt, tokenizer: Tokenizer, *, day: str, effort: str
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A control token by name, where a text could spell the same."""
+    """A control token by name, sections from equal text."""
 
     name: str
 
@@ -59,21 +62,23 @@ def _pieces(prompt: Prompt, day: str, effort: str) -> Iterator[str | _Mark]:
     top = f"{IDENTITY}\nKnowledge cutoff: {CUTOFF}\nCurrent date: {day}\n\nReasoning: {effort}\n\n"
     yield from (_START, "system", _MESSAGE, f"{top}{CHANNELS}{CALLS if prompt.tools else ''}", _END)
     first = prompt.messages[0]
-    instructions = _instructions(first) if first.get("role") in _FIRST else None
+    instructions = content_of(first) if first.get("role") in _FIRST else None
+    if instructions == "":
+        raise unsupported("an empty system message, which engines print or leave out")
     if instructions is not None or prompt.tools:
-        told = [] if instructions is None else [f"# Instructions\n\n{instructions}"]
-        told += [declare(prompt.tools)] if prompt.tools else []
-        yield from (_START, "developer", _MESSAGE, "\n\n".join(told), _END)
+        sections = [] if instructions is None else [f"# Instructions\n\n{instructions}"]
+        sections += [declare(prompt.tools)] if prompt.tools else []
+        yield from (_START, "developer", _MESSAGE, "\n\n".join(sections), _END)
     yield from _turns(prompt.messages[0 if instructions is None else 1 :])
     yield from (_START, "assistant")
 
 
-def untold(prompt: Prompt, tokenizer: Tokenizer) -> str | None:
-    """What of the prompt another engine prints in another way of the same length, so that ids alone tell; or None.
+def ambiguity(prompt: Prompt, tokenizer: Tokenizer) -> str | None:
+    """Return what another engine prints differently at equal length.
 
-    One puts instructions into a message of their own behind the tools; an old template puts two line feeds behind them;
-    templates write many tools' types in their own way; and some write a call's arguments anew, or a tool's result as
-    JSON.
+    Only ids show which it was; None where nothing is ambiguous. One engine puts instructions into a message of their
+    own behind the tools; an old template puts two line feeds behind them; templates write many tools' types in their
+    own way; and some write a call's arguments anew, or a tool's result as JSON.
     """
 
     def length(text: str) -> int:
@@ -99,13 +104,6 @@ def _made(message: JsonObject) -> Iterator[tuple[str, str, dict[str, Json]]]:
     return calls_of(message, as_text=False)
 
 
-def _instructions(message: JsonObject) -> str:
-    text = content_of(message)
-    if not text:
-        raise unsupported("an empty system message, which engines print or leave out")
-    return text
-
-
 def _turns(messages: Sequence[JsonObject]) -> Iterator[str | _Mark]:
     finals = [at for at, message in enumerate(messages) if message.get("role") == "assistant" and not _calls(message)]
     last_final = finals[-1] if finals else -1
@@ -121,7 +119,9 @@ def _turns(messages: Sequence[JsonObject]) -> Iterator[str | _Mark]:
             called = _called(message)
         else:
             called = None
-            yield from (_START, "assistant", _CHANNEL, FINAL, _MESSAGE, _final(message), _END)
+            if not (text := content_of(message)):
+                raise unsupported("an empty answer, which engines leave out or print")
+            yield from (_START, "assistant", _CHANNEL, FINAL, _MESSAGE, text, _END)
 
 
 def _calls(message: JsonObject) -> bool:
@@ -130,15 +130,11 @@ def _calls(message: JsonObject) -> bool:
     return "tool_calls" in message
 
 
-def _final(message: JsonObject) -> str:
-    text = content_of(message)
-    if not text:
-        raise unsupported("an empty answer, which engines leave out or print")
-    return text
-
-
 def _call(message: JsonObject, *, thought: bool) -> Iterator[str | _Mark]:
-    """The analysis before a call is shown to the model until its turn has come to a final message."""
+    """Yield a call, and the analysis before it where `thought`.
+
+    The model sees that analysis until its turn has come to a final message.
+    """
     if message.get("content"):
         raise unsupported("content beside a call, which engines put on different channels")
     reasoning = reasoning_of(message, "", END)
@@ -159,7 +155,10 @@ def _called(message: JsonObject) -> _Called:
 
 
 def _result(message: JsonObject, called: _Called | None) -> Iterator[str | _Mark]:
-    """Engines find the name by the id, or take the last call's."""
+    """Yield a tool's answer.
+
+    Engines find the function's name by the id, or take the last call's; both must be the same.
+    """
     if called is None or called.id is None or message.get("tool_call_id") != called.id:
         raise unsupported("a tool's answer that does not answer the call before it")
     author = f"functions.{called.name} to=assistant"

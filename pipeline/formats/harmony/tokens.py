@@ -1,4 +1,4 @@
-"""Harmony's control tokens by name, and the headers that stand before an answer's texts.
+"""Harmony's control tokens, and the headers of an answer's texts.
 
 Guarantees: a header's words are encoded apart from the control tokens beside them, as every renderer does.
 """
@@ -20,7 +20,7 @@ CHANNELS: Final = (ANALYSIS, COMMENTARY, FINAL)
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The control tokens' ids, and the headers of an analysis message and of a final one.
+    """The control tokens' ids, and two messages' headers.
 
     `thinks` opens an answer that thinks, `turns` leads from its analysis to the final message, and `answers` opens an
     answer that does not think. `control` holds every control token's id.
@@ -40,7 +40,10 @@ class Marks:
 
 
 def marks_of(tokenizer: Tokenizer) -> Marks:
-    """The ids in this vocabulary; TokenizerError where it lacks one of the names."""
+    """Return the ids in this vocabulary.
+
+    TokenizerError where it lacks one of the names.
+    """
     start, channel, message, constrain, end, returned, call = (
         tokenizer.id_of(name) for name in (START, CHANNEL, MESSAGE, CONSTRAIN, END, RETURN, CALL)
     )

@@ -1,8 +1,8 @@
-"""Tool declarations as gpt-oss is told of them: one TypeScript type a function, in a namespace.
+"""Tool declarations for gpt-oss: TypeScript types in a namespace.
 
 Guarantees: the text is the one that openai-harmony 0.0.8 writes. The model's chat template writes many schemas in
-another way, some with as many tokens: `written_once` says whether both write one text.
-Refused are `oneOf`, a function without a description, and defaults that are no text, truth, null or whole number.
+another way, some with as many tokens: `written_once` says whether both write one text. Refused are `oneOf`, a function
+without a description, and defaults that are no text, truth, null or whole number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _IN_UNIONS = ("string", "number", "boolean", "null")
 
 
 def declare(tools: Sequence[JsonObject]) -> str:
-    """The section that declares `tools` (OpenAI schema); RefusedError(PROMPT_UNSUPPORTED) says what it cannot."""
+    """Return the section that declares `tools` (OpenAI schema).
+
+    RefusedError(PROMPT_UNSUPPORTED) says what it cannot declare.
+    """
     types = "".join(f"{_function(tool, position)}\n\n" for position, tool in enumerate(tools))
     return f"# Tools\n\n## functions\n\nnamespace functions {{\n\n{types}}} // namespace functions"
 
@@ -100,7 +103,10 @@ def _default(schema: dict[str, Json], where: str) -> str:
 
 
 def _is_plain(value: Json) -> bool:
-    """No fraction and no great number: JSON libraries write those in different ways."""
+    """Return whether every JSON library writes a default alike.
+
+    No fraction and no great number: those are written in different ways.
+    """
     if isinstance(value, list):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
@@ -109,7 +115,7 @@ def _is_plain(value: Json) -> bool:
 
 
 def written_once(tools: Sequence[JsonObject]) -> bool:
-    """Whether the chat template writes the same text of these tools."""
+    """Return whether the chat template writes these tools alike."""
     return all(isinstance(function := tool.get("function"), dict) and _is_once(function) for tool in tools)
 
 
@@ -122,10 +128,8 @@ def _is_once(function: dict[str, Json]) -> bool:
     if not isinstance(parameters, dict) or parameters.get("type") != "object" or not parameters.keys() <= _ONCE_ABOVE:
         return False
     properties, required = parameters.get("properties"), parameters.get("required", [])
-    return isinstance(properties, dict) and bool(properties) and isinstance(required, list) and _all_once(properties)
-
-
-def _all_once(properties: dict[str, Json]) -> bool:
+    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+        return False
     return all(isinstance(spec, dict) and _is_once_written(spec) for spec in properties.values())
 
 

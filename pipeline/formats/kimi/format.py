@@ -1,4 +1,4 @@
-"""Kimi's layout, K2 to K2.6: prompts to ids, completions to ids and back.
+"""Kimi's layout, K2 to K2.6, both ways.
 
 Guarantees: control tokens are appended by id and text is encoded apart, segment by segment; `parse` and `assemble` are
 each other's inverse on what the layout can express. Refuses everything else: images, control tokens where the layout
@@ -11,13 +11,14 @@ templates and Moonshot's tool-calling guide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import ClassVar, Final
 
 from pipeline.formats.chat_template import ChatTemplate, load_template
-from pipeline.formats.format import Assembled, Opener, Parts
+from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.kimi.grammar import assembled, pieces_of, spans_of, text_of
 from pipeline.formats.kimi.prompt import prompt_pieces as message_pieces
 from pipeline.formats.kimi.releases import K25, Release, as_templated, declare_tools, sorted_tools
@@ -34,7 +35,7 @@ from pipeline.formats.kimi.tokens import (
 )
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import RUN_CHARS, Tokenizer, prompt_pieces
-from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.records import Ids, Json, JsonObject, Prompt, Reason, RefusedError, Span, SpanKind, ToolCall
 
 __all__ = [
     "ARGUMENT_BEGIN",
@@ -54,72 +55,84 @@ __all__ = [
 _CONTROL_CHARS: Final = 40
 """No control token's name is longer, so a shorter prompt cannot reach the run that engines cut at."""
 
+_CALL: Final = re.compile(
+    re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*?)" + re.escape(CALL_END), re.DOTALL
+)
+_CUT_CALL: Final = re.compile(re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*)\Z", re.DOTALL)
+
 _THINKING: Final = (SpanKind.THINK_OPEN, SpanKind.REASONING, SpanKind.THINK_CLOSE)
 _THINK_CLOSE_AT: Final = 23
 """Where `</think>` stands among the control tokens; K2's own vocabulary reserves the place without naming it."""
 
 
 @dataclass(frozen=True, slots=True)
-class KimiFormat:
-    """One release's layout on one tokenizer, and the model's own chat template where its directory holds one."""
+class KimiFormat(Format):
+    """One release's layout on one tokenizer.
+
+    `template` is the model's own chat template, where its directory holds one.
+    """
 
     name: str
     tokenizer: Tokenizer
     template: ChatTemplate | None = None
-    variant: Release = K25
+    release: Release = K25
+
+    calls_as_text: ClassVar[bool] = True
 
     @property
     def end_id(self) -> int:
-        """The id that ends a completion."""
         return self.tokenizer.id_of(END)
 
     @property
     def template_switches(self) -> JsonObject:
-        """What a request must say for a server's template to render as this format does."""
-        return {"preserve_thinking": True} if self.variant.preserves_thinking else {}
+        return {"preserve_thinking": True} if self.release.preserves_thinking else {}
 
     @property
     def think_open_id(self) -> int:
-        """The id that opens the reasoning where the model does so itself."""
         return self.tokenizer.id_of(THINK)
 
     @property
     def think_close_id(self) -> int:
-        """The id that ends the reasoning."""
-        if self.variant.opener is Opener.NOBODY:
+        if self.release.opener is Opener.NOBODY:
             return self.tokenizer.base_size + _THINK_CLOSE_AT
         return self.tokenizer.id_of(THINK_CLOSE)
 
     def opener(self, *, thinking: bool) -> Opener:
-        """Who opens the reasoning; only a prompt that opens it can leave it out when it is told to."""
-        return self.variant.opener if thinking or self.variant.opener is Opener.MODEL else Opener.NOBODY
+        """Return who opens the reasoning.
+
+        Thinking can be turned off only where the prompt opens it.
+        """
+        return self.release.opener if thinking or self.release.opener is Opener.MODEL else Opener.NOBODY
 
     def tool_markers(self) -> dict[str, int]:
-        """The five tool markers' ids by name."""
         return dict(_markers(self.tokenizer))
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
-        """Prompt ids as an engine serves them, shape [n]; RefusedError on what the layout cannot say."""
-        pieces = list(message_pieces(prompt, self.tokenizer, self.variant, generation_prompt=generation_prompt))
-        ids = self._encode_prompt(prompt, pieces)
+        """Return the prompt's ids, shape [n], as engines serve them."""
+        pieces = list(message_pieces(prompt, self.tokenizer, self.release, generation_prompt=generation_prompt))
+        chars = sum([len(piece) for piece in pieces if isinstance(piece, str)])
+        may_be_cut = len(pieces) * _CONTROL_CHARS + chars > RUN_CHARS
+        ids = self._render_long(prompt, pieces) if may_be_cut else tuple(encode_pieces(self.tokenizer, pieces))
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
-            asked = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
-            self.template.require_equal(self.tokenizer, asked, ids, self._template_variables(prompt))
+            given = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
+            self.template.require_equal(self.tokenizer, given, ids, self._template_variables(prompt))
         return ids
 
     def _template_variables(self, prompt: Prompt) -> dict[str, Json]:
-        """What Kimi's tokenizer gives its template beside messages and tools, and the job's own switches."""
+        """Return what Kimi's tokenizer gives its template.
+
+        Beside messages and tools, and with the job's own switches.
+        """
         variables = dict(self.template_switches)
         declared = declare_tools(prompt.tools) if prompt.tools else ""
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
 
-    def _encode_prompt(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        if len(pieces) * _CONTROL_CHARS + sum([len(piece) for piece in pieces if isinstance(piece, str)]) > RUN_CHARS:
-            return self._render_long(prompt, pieces)
-        return tuple(encode_pieces(self.tokenizer, pieces))
-
     def _render_long(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        """A prompt that the engine's own encode might cut: exactly as it cuts, or refused."""
+        """Return the ids of a prompt that engines may cut.
+
+        They are cut exactly as its own encode cuts. RefusedError(SPECIAL_TEXT) where such a prompt also spells a
+        control token.
+        """
         name_of = self.tokenizer.name_of
         text = "".join(piece if isinstance(piece, str) else str(name_of(piece)) for piece in pieces)
         if next(prompt_pieces(text)) == text:
@@ -130,35 +143,31 @@ class KimiFormat:
         return tuple(self.tokenizer.encode_prompt(text))
 
     def special_text(self, prompt: Prompt) -> str | None:
-        """The first control token that the prompt's own text spells, if any."""
         if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):
             return None
-        for piece in message_pieces(prompt, self.tokenizer, self.variant):
+        for piece in message_pieces(prompt, self.tokenizer, self.release):
             if isinstance(piece, str) and (found := self.tokenizer.find_control(piece)) is not None:
                 return found[1]
         return None
 
     def declare_tools(self, tools: Sequence[JsonObject]) -> str:
-        """The text that declares `tools` in a first message of the role `tool_declare`.
+        """Return the text for a first message of role `tool_declare`.
 
-        Refused where the template says its default system turn before a first message of that role: the same tokens
-        in another order, which no count shows.
+        Refused where the template says its default system turn before such a message: the same tokens in another order,
+        which no count shows.
         """
-        if self.variant.default_system is not None:
+        if self.release.default_system is not None:
             message = f"{self.name} puts its default system turn before tools that are declared in a message"
             raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
-        return self.variant.declare(tools)
+        return self.release.declare(tools)
 
     def assemble(self, parts: Parts) -> Assembled:
-        """Ids and spans of a completion; RefusedError(LAYOUT_INVALID) if `parts` is not one the layout can express."""
-        return assembled(parts, self.variant.opener, self.tokenizer)
+        return assembled(parts, self.release.opener, self.tokenizer)
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
-        """What each stretch of emitted ids is, canonical or not; RefusedError(LAYOUT_INVALID) outside the layout."""
         return tuple(spans_of(ids, self.opener(thinking=thinking), self.tokenizer))
 
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The text of emitted ids, canonical or not; RefusedError if it is outside the layout or no UTF-8."""
         spans = {span.kind: span for span in self.layout(ids, thinking=thinking)}
         opened = SpanKind.THINK_OPEN in spans
         thought = opened or self.opener(thinking=thinking) is Opener.PROMPT
@@ -172,18 +181,37 @@ class KimiFormat:
             ended=ended,
         )
 
-    def parse(self, ids: Ids, *, thinking: bool) -> Parts:
-        """The inverse of `assemble`: RefusedError(NOT_CANONICAL) where `assemble` would not give `ids` back."""
-        parts = self.parts(ids, thinking=thinking)
-        again = self.assemble(parts).ids
-        if again != ids:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(ids, again, strict=False)) if a != b), min(len(ids), len(again))
-            )
-            raise RefusedError(
-                Reason.NOT_CANONICAL, f"ids differ from their canonical form at token {at}", token_position=at
-            )
-        return parts
+    def structured_body(self, content: str, calls: Sequence[ToolCall]) -> tuple[Piece, ...]:
+        begin, end, call, argument, stop = self.tool_markers().values()
+        body: list[Piece] = [content, begin]
+        for one in calls:
+            body += (call, one.id, argument, one.arguments, stop)
+        return tuple(piece for piece in (*body, end) if piece != "")
+
+    def calls_in(self, ids: Ids) -> list[tuple[str, str]] | None:
+        """Return identity and arguments of each whole call.
+
+        None where the model wrote a marker as text: parsers that read text differ in what they make of it.
+        """
+        text = self.tokenizer.decode_bytes(token for token in ids if not self.tokenizer.is_control(token))
+        return None if b"<|tool_call" in text else _CALL.findall(self._section_text(ids))
+
+    def cut_call_in(self, ids: Ids) -> tuple[str, str] | None:
+        """Return the last call, read to its section's end."""
+        section = self._section_text(ids)
+        found = _CUT_CALL.search(section[section.rfind(CALL_BEGIN) :])
+        return None if found is None else (found[1], found[2])
+
+    def _section_text(self, ids: Ids) -> str:
+        """Return the tool section with its markers spelled.
+
+        Empty where there is none.
+        """
+        begin, end = self.tokenizer.id_of(SECTION_BEGIN), self.tokenizer.id_of(SECTION_END)
+        if begin not in ids:
+            return ""
+        stop = ids.index(end) + 1 if end in ids else len(ids)
+        return self.tokenizer.decode_bytes(ids[ids.index(begin) : stop]).decode("utf-8", errors="replace")
 
 
 @cache
@@ -192,13 +220,16 @@ def _markers(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 def _is_innocent(value: Json) -> bool:
-    """Whether the value is text without the two characters that control tokens begin with: the common case, fast."""
+    """Return whether a value surely spells no control token.
+
+    It is text without the two characters that control tokens begin with: the common case, fast.
+    """
     return isinstance(value, str) and "<" not in value and "[" not in value
 
 
-def load(name: str, tokenizer: Tokenizer, variant: Release = K25) -> KimiFormat:
-    """The layout of one release, K2.5 where none is named, on `tokenizer` and called `name`."""
+def load(name: str, tokenizer: Tokenizer, release: Release = K25) -> KimiFormat:
+    """Return the layout of one release, called `name`."""
     template = load_template(tokenizer.directory)
     if template is not None:
-        variant = as_templated(variant, template.source)
-    return KimiFormat(name, tokenizer, template, variant)
+        release = as_templated(release, template.source)
+    return KimiFormat(name, tokenizer, template, release)

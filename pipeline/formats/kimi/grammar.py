@@ -1,4 +1,4 @@
-"""The grammar of Kimi's completions: what may follow what, and what each stretch of ids is.
+"""The grammar of Kimi's completions.
 
 Guarantees: `spans_of` and `assembled` know the same grammar, one on emitted ids, canonical or not, the other on text
 and control ids. A refusal says at which token, or in which field, the grammar ends.
@@ -37,7 +37,10 @@ _TEXT_AFTER: Final = {CALL_BEGIN, ARGUMENT_BEGIN, SECTION_END}
 
 
 def assembled(parts: Parts, opener: Opener, tokenizer: Tokenizer) -> Assembled:
-    """Ids and spans of `parts`, where `opener` is the release's; RefusedError(LAYOUT_INVALID) outside the grammar."""
+    """Return ids and spans of `parts`.
+
+    `opener` is the release's. RefusedError(LAYOUT_INVALID) outside the grammar.
+    """
     _check_parts(parts, opener)
     _check_body(parts.body, parts.ended, tokenizer)
     ids: list[int] = []
@@ -58,17 +61,14 @@ def _groups(parts: Parts, opener: Opener, tokenizer: Tokenizer) -> Iterator[tupl
         yield SpanKind.REASONING, (parts.reasoning,)
         if parts.think_closed:
             yield SpanKind.THINK_CLOSE, (tokenizer.id_of(THINK_CLOSE),)
-    begin, stop = _section_bounds(parts.body, tokenizer)
-    yield SpanKind.CONTENT, parts.body[:begin]
-    yield SpanKind.TOOL_SECTION, parts.body[begin:stop]
-    yield SpanKind.CONTENT, parts.body[stop:]
+    body, begin, end = parts.body, tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
+    start = body.index(begin) if begin in body else len(body)
+    stop = body.index(end) + 1 if end in body else len(body)
+    yield SpanKind.CONTENT, body[:start]
+    yield SpanKind.TOOL_SECTION, body[start:stop]
+    yield SpanKind.CONTENT, body[stop:]
     if parts.ended:
         yield SpanKind.END, (tokenizer.id_of(END),)
-
-
-def _section_bounds(body: Sequence[Piece], tokenizer: Tokenizer) -> tuple[int, int]:
-    begin, end = tokenizer.id_of(SECTION_BEGIN), tokenizer.id_of(SECTION_END)
-    return body.index(begin) if begin in body else len(body), body.index(end) + 1 if end in body else len(body)
 
 
 def _check_parts(parts: Parts, opener: Opener) -> None:
@@ -87,9 +87,10 @@ def _check_body(
     tokenizer: Tokenizer,
     starts: Sequence[int] | None = None,
 ) -> None:
-    """The grammar of a body: text, at most one section of whole calls, text; cut anywhere if not ended.
+    """Refuse a body outside the grammar.
 
-    `starts` are the token positions of the pieces and of the end, where the body is of emitted ids.
+    The grammar is text, at most one section of whole calls, text; cut anywhere if not ended. `starts` are the token
+    positions of the pieces and of the end, where the body is of emitted ids.
     """
     last: str | None = None
     was_text = False
@@ -119,7 +120,10 @@ def _invalid(message: str, position: int | None = None, *, field: str | None = N
 
 
 def spans_of(ids: Ids, opener: Opener, tokenizer: Tokenizer) -> Iterator[Span]:
-    """What each stretch of emitted ids is; RefusedError(LAYOUT_INVALID) outside the grammar."""
+    """Yield what each stretch of emitted ids is.
+
+    RefusedError(LAYOUT_INVALID) outside the grammar.
+    """
     opened = 1 if opener is Opener.MODEL and ids[:1] == (tokenizer.id_of(THINK),) else 0
     yield from _span(SpanKind.THINK_OPEN, 0, opened)
     start = 0
@@ -167,7 +171,10 @@ def _body_spans(ids: Ids, start: int, stop: int, ended: bool, tokenizer: Tokeniz
 
 
 def _skeleton(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> tuple[list[Piece], list[int]]:
-    """The body with every run of base tokens as one placeholder text, and where each piece and the end stand."""
+    """Return the body with placeholders for text.
+
+    Every run of base tokens is one placeholder. Also returns where each piece and the end stand.
+    """
     if _are_base(ids[start:stop], tokenizer):
         return (["…"], [start, stop]) if stop > start else ([], [stop])
     pieces: list[Piece] = []
@@ -184,7 +191,10 @@ def _skeleton(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> tuple[li
 
 
 def pieces_of(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """The body `ids[start:stop]` as text and control ids; refused where a text is no UTF-8."""
+    """Yield `ids[start:stop]` as text and control ids.
+
+    Refused where a text is not UTF-8.
+    """
     run = start
     for position in range(start, stop):
         if ids[position] >= tokenizer.base_size:
@@ -197,7 +207,10 @@ def pieces_of(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> Iterator
 
 
 def text_of(ids: Ids, start: int, stop: int, tokenizer: Tokenizer) -> str:
-    """The text of `ids[start:stop]`; a refusal counts tokens from the start of `ids`."""
+    """Return the text of `ids[start:stop]`.
+
+    A refusal counts tokens from the start of `ids`.
+    """
     try:
         return tokenizer.decode_text(ids[start:stop])
     except RefusedError as error:

@@ -1,6 +1,6 @@
-"""Prompts as Kimi's chat templates lay them out, each release by its `Release`.
+"""Prompts as Kimi's chat templates lay them out.
 
-Guarantees: the turns, the tool declaration and the thinking of earlier turns are those of the model's own template,
+Guarantees: the turns, the tool declaration and the thinking of earlier turns are those of the release's own template,
 also where that leaves something out (July 2025's K2 prints no tool calls of earlier turns). Refuses what a template
 would print as something else than it is: null reasoning, images, unnamed roles.
 """
@@ -31,38 +31,41 @@ from pipeline.records import Json, JsonObject, Prompt, Reason, RefusedError
 
 
 def prompt_pieces(
-    prompt: Prompt, tokenizer: Tokenizer, variant: Release, *, generation_prompt: bool = True
+    prompt: Prompt, tokenizer: Tokenizer, release: Release, *, generation_prompt: bool = True
 ) -> Iterator[Piece]:
-    """The whole prompt: tools, the default system turn, messages, and the turn that the model is to fill."""
+    """Yield the whole prompt as text and control ids.
+
+    Tools, the default system turn, messages, and the turn that the model is to fill.
+    """
     one = tokenizer.id_of
     if prompt.tools:
-        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), variant.declare(prompt.tools), one(END))
-    if variant.default_system and prompt.messages[:1] and prompt.messages[0].get("role") != "system":
-        yield from (one(SYSTEM), "system", one(MIDDLE), variant.default_system, one(END))
-    yield from _turns(prompt, tokenizer, variant)
+        yield from (one(SYSTEM), "tool_declare", one(MIDDLE), release.declare(prompt.tools), one(END))
+    if release.default_system and prompt.messages[:1] and prompt.messages[0].get("role") != "system":
+        yield from (one(SYSTEM), "system", one(MIDDLE), release.default_system, one(END))
+    yield from _turns(prompt, tokenizer, release)
     if generation_prompt:
         yield from (one(ASSISTANT), "assistant", one(MIDDLE))
-        if variant.opener is Opener.PROMPT:
+        if release.opener is Opener.PROMPT:
             yield from (one(THINK),) if prompt.thinking else (one(THINK), one(THINK_CLOSE))
 
 
-def _turns(prompt: Prompt, tokenizer: Tokenizer, variant: Release) -> Iterator[Piece]:
-    if variant.turns is MessageStyle.PLAIN:
+def _turns(prompt: Prompt, tokenizer: Tokenizer, release: Release) -> Iterator[Piece]:
+    if release.turns is MessageStyle.PLAIN:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _plain_pieces(message, tokenizer))
         return
-    if variant.turns is MessageStyle.TEXT:
+    if release.turns is MessageStyle.TEXT:
         for position, message in enumerate(prompt.messages):
             yield from _of_message(position, _text_pieces(message, tokenizer))
         return
-    history = -1 if variant.preserves_thinking else _last_plain_answer(prompt.messages)
+    history = -1 if release.preserves_thinking else _last_plain_answer(prompt.messages)
     for position, message in enumerate(prompt.messages):
-        keeps = (prompt.thinking or variant.opener is not Opener.PROMPT) and position > history
+        keeps = (prompt.thinking or release.opener is not Opener.PROMPT) and position > history
         yield from _of_message(position, _message_pieces(message, tokenizer, keeps_reasoning=keeps))
 
 
 def _of_message(position: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The same pieces; a refusal names the message."""
+    """Yield the same pieces; a refusal names the message."""
     try:
         yield from pieces
     except RefusedError as error:
@@ -70,7 +73,7 @@ def _of_message(position: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
 
 
 def _plain_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A turn of July 2025's template: role and content, nothing else."""
+    """Yield a turn of July 2025's template: role and content."""
     role, content = message.get("role"), message.get("content")
     opener = _PLAIN_OPENERS.get(role) if isinstance(role, str) else None
     if opener is None or role is None:
@@ -81,7 +84,7 @@ def _plain_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 def _text_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
-    """A turn of text: what copies of K2-0905's template agree on."""
+    """Yield a turn of text, as K2-0905's templates agree."""
     role = message.get("role")
     if role not in ("system", "user", "assistant") or message.get("tool_calls"):
         what = "tool calls" if message.get("tool_calls") else f"the role {role!r}"
@@ -94,7 +97,10 @@ _PLAIN_OPENERS: Mapping[str, str] = {"system": SYSTEM, "user": USER, "assistant"
 
 
 def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
-    """Index of the last assistant message without calls, -1 if none: reasoning up to it is not rendered."""
+    """Return the index of the last answer without calls.
+
+    -1 if there is none. Reasoning up to it is not rendered.
+    """
     plain = [
         i for i, message in enumerate(messages) if message.get("role") == "assistant" and not message.get("tool_calls")
     ]
@@ -142,7 +148,10 @@ def _assistant_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reason
 
 
 def _reasoning(message: JsonObject) -> str:
-    """`reasoning_content`, or OpenRouter's `reasoning`; an explicit null is refused: templates print it as `None`."""
+    """Return `reasoning_content`, or OpenRouter's `reasoning`.
+
+    An explicit null is refused: templates print it as `None`.
+    """
     for key in ("reasoning_content", "reasoning"):
         if key in message:
             return _required_text(message, key)

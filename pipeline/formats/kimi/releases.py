@@ -1,9 +1,9 @@
-"""What tells the releases of Kimi's layout apart, as values.
+"""What distinguishes the releases of Kimi's layout, as values.
 
 Guarantees: a release differs from its neighbours in what its `Release` names and in nothing else. `preserve_thinking`
-is a property of how a whole job asks, so it is a variant, with a format name of its own, and no field of a prompt.
+is a property of how a whole job asks, so it is a release of its own with its own format name, and no field of a prompt.
 Sources: the chat templates of K2 (July 2025), K2-Thinking, K2.5 and K2.6. Copies of K2-0905's agree on turns of text
-alone, so that its tools, calls and their results are refused.
+alone, so its tools, calls and their results are refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ class Release:
 
 
 def declare_tools(tools: Sequence[JsonObject]) -> str:
-    """The text that declares `tools` (OpenAI schema): TypeScript, or compact JSON where a schema has no such form."""
+    """Return the text that declares `tools` (OpenAI schema).
+
+    TypeScript, or compact JSON where a schema has no such form.
+    """
     ordered = sorted_tools(tools)
     functions = [function for tool in ordered if isinstance(function := tool["function"], dict)]
     try:
@@ -56,45 +59,47 @@ def declare_tools(tools: Sequence[JsonObject]) -> str:
 
 
 def declare_compactly(tools: Sequence[JsonObject]) -> str:
-    """JSON without spaces, every object's keys in order."""
+    """Return JSON without spaces, every object's keys sorted."""
     return json.dumps(sorted_tools(tools), ensure_ascii=False, separators=(",", ":"))
 
 
 def declare_as_json(tools: Sequence[JsonObject]) -> str:
-    """The text that declares `tools` to K2 and K2-Thinking: JSON with spaces, every object's keys in order."""
+    """Return the text that declares `tools` to K2 and K2-Thinking.
+
+    JSON with spaces, every object's keys sorted.
+    """
     return json.dumps(sorted_tools(tools), ensure_ascii=False)
 
 
 def declare_nothing(tools: Sequence[JsonObject]) -> str:
-    """Refused: copies of the template tell tools in different ways."""
+    """Refuse: copies of the template declare tools differently."""
     message = f"how this release's template tells its {len(tools)} tools is not known for certain"
     raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
 
 
 def sorted_tools(tools: Sequence[JsonObject]) -> list[dict[str, Json]]:
-    """The tools with every object's keys in order, as Kimi's tokenizer hands them to its template."""
-    return [_sorted_tool(tool, position) for position, tool in enumerate(tools)]
+    """Return the tools with every object's keys sorted.
+
+    Kimi's tokenizer hands them so to its template.
+    """
+    found: list[dict[str, Json]] = []
+    for position, tool in enumerate(tools):
+        ordered = sort_keys(dict(tool))
+        is_function = isinstance(ordered, dict) and ordered.get("type") == "function"
+        if not isinstance(ordered, dict) or not is_function or not isinstance(ordered.get("function"), dict):
+            message = f"tool {position} is not {{'type': 'function', 'function': {{…}}}}"
+            raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"tools[{position}]")
+        found.append(ordered)
+    return found
 
 
-def _sorted_tool(tool: JsonObject, position: int) -> dict[str, Json]:
-    ordered = sort_keys(dict(tool))
-    if (
-        not isinstance(ordered, dict)
-        or ordered.get("type") != "function"
-        or not isinstance(ordered.get("function"), dict)
-    ):
-        message = f"tool {position} is not {{'type': 'function', 'function': {{…}}}}"
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field=f"tools[{position}]")
-    return ordered
-
-
-def as_templated(variant: Release, template: str) -> Release:
-    """The variant with tools told as the model's own template tells them.
+def as_templated(release: Release, template: str) -> Release:
+    """Return the release with tools as its template writes them.
 
     Copies of the templates of K2 and K2-Thinking differ in nothing but the spaces of that JSON.
     """
-    compact = variant.declare is declare_as_json and "tojson(separators=" in template
-    return replace(variant, declare=declare_compactly) if compact else variant
+    compact = release.declare is declare_as_json and "tojson(separators=" in template
+    return replace(release, declare=declare_compactly) if compact else release
 
 
 K2 = Release(Opener.NOBODY, MessageStyle.PLAIN, declare_as_json, "You are a helpful assistant")

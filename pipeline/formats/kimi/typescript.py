@@ -1,4 +1,4 @@
-"""Tool declarations as Kimi-K2.5 is told of them: one TypeScript type a function.
+"""Tool declarations for Kimi K2.5: TypeScript types.
 
 Guarantees: the text is the one that Moonshot's `tool_declaration_ts.py` writes for the same tools, keys sorted first.
 Raises SchemaError for a schema that it cannot write (`oneOf`, `const`, untyped, foreign `$ref`); the caller then falls
@@ -52,7 +52,7 @@ class _References:
 
 
 def sort_keys(value: Json) -> Json:
-    """The same value with every object's keys in order, at every depth."""
+    """Return the value with every object's keys sorted."""
     if isinstance(value, dict):
         return {key: sort_keys(value[key]) for key in sorted(value)}
     if isinstance(value, list):
@@ -61,16 +61,23 @@ def sort_keys(value: Json) -> Json:
 
 
 def declare_functions(functions: Sequence[JsonObject]) -> str:
-    """The declaration text for functions (`{"name", "description"?, "parameters"?}`), keys already sorted."""
+    """Return the declaration text of functions.
+
+    Each is `{"name", "description"?, "parameters"?}` with its keys already sorted.
+    """
     types = "\n".join(_function(function) for function in functions)
     return f"# Tools\n\n## functions\nnamespace functions {{\n{types}\n}}\n"
 
 
 def _function(function: JsonObject) -> str:
     references = _References()
-    schema = _object_schema(function.get("parameters") or {})
+    schema = function.get("parameters") or {}
+    if not isinstance(schema, dict):
+        raise SchemaError(f"parameters are {type(schema).__name__}, not an object")
     _register(schema, references)
-    _check(schema, references)
+    # Once before anything is written: that shows whether the parameters point at the root. A definition that does so
+    # comes too late, here as in Moonshot's own code.
+    _fields(schema, "", references)
     fields = _fields(schema, "", references)
     parts = []
     root = references.points_at_root
@@ -89,14 +96,6 @@ def _function(function: JsonObject) -> str:
     return "\n".join(parts)
 
 
-def _check(schema: JsonObject, references: _References) -> None:
-    """Visits the parameters once, so that it is known whether one points at the root before anything is written.
-
-    A definition that does so comes too late, here as in Moonshot's own code.
-    """
-    _fields(schema, "", references)
-
-
 def _interface(name: str, schema: Json, references: _References) -> str:
     if not isinstance(schema, dict):
         raise SchemaError(f"definition {name!r} is no object")
@@ -107,12 +106,6 @@ def _interface(name: str, schema: Json, references: _References) -> str:
 
 def _comment(text: str, indent: str) -> str:
     return "\n".join(f"{indent}// {line}" if line else "" for line in text.split("\n"))
-
-
-def _object_schema(schema: Json) -> dict[str, Json]:
-    if not isinstance(schema, dict):
-        raise SchemaError(f"parameters are {type(schema).__name__}, not an object")
-    return schema
 
 
 def _register(schema: JsonObject, references: _References) -> None:
@@ -170,20 +163,18 @@ def _array(schema: JsonObject, indent: str, references: _References) -> str:
 def _fields(schema: JsonObject, indent: str, references: _References) -> str:
     lines = _property_lines(schema, indent + INDENT, references)
     if (extra := schema.get("additionalProperties")) is not None:
-        lines.append(f"{indent + INDENT}[k: string]: {_extra_type(extra, indent + INDENT, references)}")
+        of_extra = "any" if extra is True else "never" if extra is False else _type(extra, indent + INDENT, references)
+        lines.append(f"{indent + INDENT}[k: string]: {of_extra}")
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
-
-
-def _extra_type(extra: Json, indent: str, references: _References) -> str:
-    if isinstance(extra, bool):
-        return "any" if extra else "never"
-    return _type(extra, indent, references)
 
 
 def _property_lines(
     schema: JsonObject, indent: str, references: _References, *, required_first: bool = True
 ) -> list[str]:
-    """Required properties first, each group by name; an interface of the root keeps the order of the keys alone."""
+    """Return one line a property.
+
+    Required properties first, each group by name. An interface of the root keeps the order of the keys alone.
+    """
     properties = schema.get("properties") or {}
     required = schema.get("required") or []
     if not isinstance(properties, dict) or not isinstance(required, list):

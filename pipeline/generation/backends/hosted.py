@@ -1,6 +1,7 @@
-"""Rows answered by a hosted API, or by the emulator of one: through the ledger, the budget and one pinned endpoint.
+"""Answer rows by a hosted API, at one pinned endpoint.
 
-Guarantees: what cannot be proven whatever the answer is refused before it is paid for.
+Serves the emulator as well. Guarantees: each request goes through ledger and budget, and a row that cannot be proven
+whatever the answer is refused before it is paid for.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pipeline.base.money import pico
 from pipeline.generation.billing import completion_of
 from pipeline.generation.budget import Amount
 from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_endpoint, fetch_key
-from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter, encode_body
+from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError, OpenRouter, encode_body, open_client
 from pipeline.generation.engines.request import request_body
 from pipeline.generation.ledger import Request, State, identity
-from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError, refusing_errors
+from pipeline.generation.paid_client import PaidClient
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.locations import special_text
@@ -29,20 +30,23 @@ RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning"
 
 
 class HostedBackend:
-    """Asks one endpoint."""
+    """`Backend` over one endpoint of a hosted API."""
 
     batch = 1
 
-    def __init__(self, plan: Plan, endpoint: Endpoint, desk: PaidClient, run: str) -> None:
+    def __init__(self, plan: Plan, endpoint: Endpoint, client: PaidClient, run: str) -> None:
         self.workers = plan.concurrency
-        self.asked = Expected(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
+        self.expected = Expected(endpoint.provider_name, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
         self._endpoint = endpoint
         self._run = run
-        self._turns = RetryingClient(desk, plan.patience, plan.concurrency)
+        self._client = RetryingClient(client, plan.patience, plan.concurrency)
 
     def refusal(self, row: Row) -> Refusal | None:
-        """A prompt too long for the endpoint, or one that spells a control token and whose served ids stay unknown."""
+        """Refuse a prompt that this endpoint cannot prove.
+
+        It is too long, holds what is not rendered, ends on an answer, or spells a control token while no ids come back.
+        """
         fmt, sampling = self._plan.fmt, self._plan.sampling
         wanted = len(row.prompt_ids) + sampling.max_tokens
         if wanted > self._endpoint.context_length:
@@ -53,27 +57,28 @@ class HostedBackend:
         return None if sampling.return_token_ids else special_text(fmt, row.prompt)
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row. Raises StopError."""
-        return [await self._ask(row) for row in rows]
+        """Return one outcome a row. Raises StopError."""
+        return [await self._outcome(row) for row in rows]
 
     def close(self) -> None:
-        """Send nothing more."""
-        self._turns.close()
+        """Send nothing more; what is in flight still comes in."""
+        self._client.close()
 
-    async def _ask(self, row: Row) -> Outcome:
+    async def _outcome(self, row: Row) -> Outcome:
         made = refusing_errors(lambda: self._request(row))
         if isinstance(made, Refusal):
             return Outcome(row, Status.ANSWERED, made, sent=False)
         request, worst = made
-        reply = await self._turns.ask(request, worst)
+        reply = await self._client.ask(request, worst)
         if reply.again:
             return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
-        raw, paid = reply.entry.answer, _paid(reply)
-        if raw is None or reply.entry.state is State.UNKNOWN:
+        entry, raw = reply.entry, reply.entry.answer
+        paid = entry.worst_pico if entry.cost_pico is None else entry.cost_pico
+        paid = 0 if entry.state is State.FAILED_FREE else paid
+        if raw is None or entry.state is State.UNKNOWN:
             return Outcome(row, Status.UNKNOWN, request=request.identity, sent=reply.sent, pico=paid)
         answer = refusing_errors(lambda: completion_of(raw, stream=self._plan.route.stream))
-        cost = reply.entry.cost_pico
-        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, paid, cost, worst.pico)
+        return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, paid, entry.cost_pico, worst.pico)
 
     def _request(self, row: Row) -> tuple[Request, Amount]:
         plan, prompt = self._plan, row.prompt
@@ -91,7 +96,10 @@ class HostedBackend:
 
 
 def unrendered_keys(prompt: Prompt) -> Refusal | None:
-    """The refusal of a message key that would be sent and is not rendered: a provider may read it."""
+    """Refuse a message key that is sent and not rendered.
+
+    A provider may read it, so the prompt ids would be unknown.
+    """
     for position, message in enumerate(prompt.messages):
         for key, value in message.items():
             if key not in RENDERED and value not in (None, [], {}, ""):
@@ -101,7 +109,10 @@ def unrendered_keys(prompt: Prompt) -> Refusal | None:
 
 
 def begun_answer(prompt: Prompt) -> Refusal | None:
-    """The refusal of a prompt that ends on an answer: providers go on with it, and what is rendered begins another."""
+    """Refuse a prompt that ends on an answer.
+
+    Providers go on with such an answer, and what is rendered begins another.
+    """
     last = len(prompt.messages) - 1
     if last < 0 or prompt.messages[last].get("role") != "assistant":
         return None
@@ -109,16 +120,19 @@ def begun_answer(prompt: Prompt) -> Refusal | None:
     return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
 
 
-def _paid(reply: Reply) -> int:
-    """What the entry costs in pico-dollars, its worst case where the cost is not known."""
-    entry = reply.entry
-    if entry.state is State.FAILED_FREE:
-        return 0
-    return entry.worst_pico if entry.cost_pico is None else entry.cost_pico
+def client_of(plan: Plan) -> OpenRouter:
+    """Return the client of a hosted route. Raises StopError."""
+    try:
+        return open_client("openrouter" if plan.route.api == "openrouter" else "emulator", plan.base_url)
+    except (KeyMissingError, ValueError) as error:
+        raise StopError(str(error)) from error
 
 
 async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
-    """The endpoint that the route pins, if it takes this plan. Raises StopError."""
+    """Return the endpoint that the route pins.
+
+    Raises StopError where it is not there or gives fewer tokens than the plan asks for.
+    """
     try:
         endpoint = await fetch_endpoint(client, plan.route)
     except NoAnswerError as error:
@@ -133,7 +147,10 @@ async def find_endpoint(client: OpenRouter, plan: Plan) -> Endpoint:
 
 
 async def find_key_limit(client: OpenRouter) -> Decimal | None:
-    """What the key may still spend, in USD; None where it has no limit. Raises StopError."""
+    """Return what the key may still spend, in USD.
+
+    None where it has no limit. Raises StopError.
+    """
     try:
         return (await fetch_key(client)).remaining_usd
     except (NoAnswerError, CatalogError) as error:
@@ -141,7 +158,7 @@ async def find_key_limit(client: OpenRouter) -> Decimal | None:
 
 
 def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amount:
-    """The most a request may cost and count.
+    """Return the most that a request may cost and count.
 
     Providers' own templates were seen to add up to 94 tokens to a prompt with tools; half as much again and 128 is
     above all that was recorded.
@@ -152,5 +169,8 @@ def worst_case(prompt_tokens: int, max_tokens: int, endpoint: Endpoint) -> Amoun
 
 
 def sample_id(prompt: Prompt) -> str:
-    """A name for the row that says nothing of it: two rows with the same words are still two requests."""
+    """Return an opaque name for the row.
+
+    It makes two rows with the same words two requests.
+    """
     return hashlib.sha256(f"{prompt.dataset}\n{prompt.id}".encode()).hexdigest()[:32]

@@ -1,4 +1,7 @@
-"""Rows answered by a model in this process, in batches; nothing is sent and nothing is paid."""
+"""Answer rows by a model in this process.
+
+Guarantees: rows run in batches, nothing is sent and nothing is paid.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.generation.engines.output import complete
-from pipeline.generation.outcome import Outcome, Row, Status
-from pipeline.generation.paid_client import StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.proof.reconstruct import Expected
 from pipeline.records import Reason, Refusal
@@ -18,12 +20,18 @@ PROVIDER = "local"
 
 
 class LocalBackend:
-    """A local model. Needs torch; importing this module does not."""
+    """`Backend` over a local model.
+
+    Needs torch; importing this module does not.
+    """
 
     workers = 1
 
     def __init__(self, plan: Plan, weights: Path) -> None:
-        """Load the model. Raises StopError where torch or the model is not there."""
+        """Load the model.
+
+        Raises StopError where torch or the model is missing.
+        """
         try:
             from pipeline.generation.engines.local import EngineError, load_engine
         except ImportError as error:
@@ -33,11 +41,11 @@ class LocalBackend:
         except EngineError as error:
             raise StopError(str(error)) from error
         self.batch = plan.concurrency
-        self.asked = Expected(PROVIDER, plan.route.model, plan.sampling.max_tokens)
+        self.expected = Expected(PROVIDER, plan.route.model, plan.sampling.max_tokens)
         self._plan = plan
 
     def refusal(self, row: Row) -> Refusal | None:
-        """A prompt that leaves no room for max_tokens."""
+        """Refuse a prompt that leaves no room for max_tokens."""
         wanted = len(row.prompt_ids) + self._plan.sampling.max_tokens
         if wanted <= self._engine.context:
             return None
@@ -45,16 +53,19 @@ class LocalBackend:
         return Refusal(Reason.PROMPT_UNSUPPORTED, detail, field="messages")
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row, the batch run as one."""
+        """Return one outcome a row, from one batch."""
         sampling = self._plan.sampling
         settings = [replace(sampling, seed=row_seed(sampling.seed, row.prompt.id)) for row in rows]
-        found = await asyncio.to_thread(self._engine.generate, [row.prompt_ids for row in rows], settings)
+        outputs = await asyncio.to_thread(self._engine.generate, [row.prompt_ids for row in rows], settings)
         model, fmt = self._plan.route.model, self._plan.fmt
-        completions = [
-            complete(row.prompt_ids, generation, fmt, thinking=row.prompt.thinking, model=model)
-            for row, generation in zip(rows, found, strict=True)
+        return [
+            Outcome(
+                row,
+                Status.ANSWERED,
+                complete(row.prompt_ids, output, fmt, thinking=row.prompt.thinking, model=model),
+            )
+            for row, output in zip(rows, outputs, strict=True)
         ]
-        return [Outcome(row, Status.ANSWERED, answer) for row, answer in zip(rows, completions, strict=True)]
 
     def close(self) -> None:
         """Nothing is in flight between batches."""

@@ -1,10 +1,11 @@
-"""Rows answered by an engine's server, SGLang or vLLM: ids in, ids out, through the ledger, and no money is paid.
+"""Answer rows by an engine's server, SGLang or vLLM.
 
-Guarantees: never more rows in flight than --concurrency; an answer is in the ledger before it is used and is not asked
-for again; one that contradicts itself is no row and is left to a later run, one without ids ends the run. What was in
-flight when a run or the server was killed is asked again, since it cost nothing but the engine's time, which the
-ledger has beside each answer. What the server says of itself is among the folder's settings, so that another engine,
-version, device, dtype, attention backend or model cannot go on with it.
+Ids go in and ids come out, through the ledger; no money is paid. Guarantees: never more than --concurrency rows are in
+flight. An answer is in the ledger before it is used and is not asked for again. One that contradicts itself is no row
+and is left to a later run; one without ids ends the run. What was in flight when a run or the server was killed is
+asked again, since it cost nothing but the engine's time, which the ledger keeps beside each answer. What the server
+says of itself is among the folder's settings, so that another engine, version, device, dtype, attention backend or
+model cannot go on with it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Final
 
 from pipeline.base.files import weights_sha256
 from pipeline.base.redaction import redact
-from pipeline.formats.format import end_ids
 from pipeline.generation.billing import (
     CLIENT_CLOSED,
     LATER,
@@ -30,8 +30,8 @@ from pipeline.generation.billing import (
     error_text,
 )
 from pipeline.generation.budget import Amount
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, complete
-from pipeline.generation.engines.served import DIALECTS
 from pipeline.generation.engines.server import (
     MOST_OF_AN_ERROR,
     OK,
@@ -43,30 +43,33 @@ from pipeline.generation.engines.server import (
     generation_of,
 )
 from pipeline.generation.ledger import LedgerAnswer, Request, State, identity
-from pipeline.generation.outcome import Outcome, Row, Status, refusing_errors
-from pipeline.generation.paid_client import Reply, StopError
+from pipeline.generation.outcome import Outcome, Row, Status, StopError, refusing_errors
+from pipeline.generation.paid_client import Reply
 from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.reconstruct import Expected
 from pipeline.records import Completion, Json, Reason, Refusal, RefusedError
 
 OWN_FAULT: Final = frozenset({400, 413, 422})
-"""Statuses that a server gives to a request that it cannot take."""
+"""Statuses of a request that the server cannot take."""
 
 
 class ServerBackend:
-    """A server that is already running; its batches are its own, so each row is sent by itself."""
+    """`Backend` over an engine's server that is already running.
+
+    The server makes its own batches, so each row is sent by itself.
+    """
 
     batch = 1
 
-    def __init__(self, plan: Plan, server: EngineServer, turns: RetryingClient, run: str) -> None:
+    def __init__(self, plan: Plan, server: EngineServer, client: RetryingClient, run: str) -> None:
         self.workers = plan.concurrency
-        self.asked = Expected(plan.route.api, plan.route.model, plan.sampling.max_tokens)
-        self._plan, self._server, self._turns, self._run = plan, server, turns, run
-        self._stop_ids = tuple(sorted(end_ids(plan.fmt)))
+        self.expected = Expected(plan.route.api, plan.route.model, plan.sampling.max_tokens)
+        self._plan, self._server, self._client, self._run = plan, server, client, run
+        self._stop_ids = tuple(sorted(plan.fmt.end_ids))
 
     def refusal(self, row: Row) -> Refusal | None:
-        """A prompt that leaves no room for max_tokens."""
+        """Refuse a prompt that leaves no room for max_tokens."""
         try:
             self._server.require_room(ServerRequest(row.prompt_ids, self._plan.sampling))
         except EngineError as error:
@@ -74,74 +77,76 @@ class ServerBackend:
         return None
 
     async def complete(self, rows: Sequence[Row]) -> list[Outcome]:
-        """One outcome a row. Raises StopError where nobody answers any more, or an answer has no ids."""
-        return [await self._one(row) for row in rows]
+        """Return one outcome a row.
 
-    async def _one(self, row: Row) -> Outcome:
+        Raises StopError where the server does not answer any more, or an answer has no ids.
+        """
+        return [await self._outcome(row) for row in rows]
+
+    async def _outcome(self, row: Row) -> Outcome:
         sampling = self._plan.sampling
         seeded = replace(sampling, seed=row_seed(sampling.seed, row.prompt.id))
-        ask = ServerRequest(row.prompt_ids, seeded, self._stop_ids)
+        asked = ServerRequest(row.prompt_ids, seeded, self._stop_ids)
         worst = Amount(0, len(row.prompt_ids) + sampling.max_tokens, 1)
-        request = refusing_errors(lambda: self._request(row, ask, worst))
+        request = refusing_errors(lambda: self._request(row, asked, worst))
         if isinstance(request, Refusal):
             return Outcome(row, Status.ANSWERED, request, sent=False)
-        reply = await self._turns.ask(request, worst, lambda answer: self._judged(row, ask, answer))
+
+        def judge(answer: LedgerAnswer) -> Judgement:
+            judgement = judgement_of(answer, self._server.dialect, asked)
+            return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
+
+        reply = await self._client.ask(request, worst, judge)
         if reply.again:
             return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
         if reply.entry.answer is None or reply.entry.state is State.UNKNOWN:
             return Outcome(row, Status.UNKNOWN, request=request.identity, sent=reply.sent)
-        answer = refusing_errors(lambda: self._completion(row, ask, reply))
+        answer = refusing_errors(lambda: self._completion(row, asked, reply))
         return Outcome(row, Status.ANSWERED, answer, request.identity, reply.sent, cost=reply.entry.cost_pico)
 
-    def _request(self, row: Row, ask: ServerRequest, worst: Amount) -> Request:
-        """Its identity holds the row's id, since equal prompts under two ids are two draws; not the served name."""
+    def _request(self, row: Row, asked: ServerRequest, worst: Amount) -> Request:
+        """Return the ledger's request.
+
+        Its identity holds the row's id, since equal prompts under two ids are two draws, and not the served name.
+        """
         plan, prompt = self._plan, row.prompt
-        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(ask, plan.route.model)}
+        body: dict[str, Json] = {"row": prompt.id, "body": self._server.dialect.body(asked, plan.route.model)}
         key = identity(plan.route, body, run=self._run)
-        sent = self._server.body(ask)
+        sent = self._server.body(asked)
         return Request(key, self._run, plan.route, prompt.id, sent, 0, prompt.dataset, worst.tokens)
 
-    def _judged(self, row: Row, ask: ServerRequest, answer: LedgerAnswer) -> Judgement:
-        judgement = judgement_of(answer, self._server.dialect, ask)
-        return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
-
-    def _completion(self, row: Row, ask: ServerRequest, reply: Reply) -> Completion:
+    def _completion(self, row: Row, asked: ServerRequest, reply: Reply) -> Completion:
         plan, raw = self._plan, reply.entry.answer
         if raw is None or raw.status != OK:
             raise RefusedError(Reason.UPSTREAM_ERROR, "" if raw is None else error_text(raw), field="status")
-        found = generation_of(self._server.dialect, ask, raw.raw)
+        output = generation_of(self._server.dialect, asked, raw.raw)
         model, api = plan.route.model, plan.route.api
-        return complete(row.prompt_ids, found, plan.fmt, thinking=row.prompt.thinking, model=model, provider=api)
+        return complete(row.prompt_ids, output, plan.fmt, thinking=row.prompt.thinking, model=model, provider=api)
 
     def close(self) -> None:
         """Send nothing more; what is in flight still comes in."""
-        self._turns.close()
+        self._client.close()
 
 
-def judgement_of(answer: LedgerAnswer, dialect: EngineDialect, ask: ServerRequest) -> Judgement:
-    """What an engine's answer makes of its request; nothing that it does is billed.
+def judgement_of(answer: LedgerAnswer, dialect: EngineDialect, asked: ServerRequest) -> Judgement:
+    """Judge an engine's answer; nothing that it does is billed.
 
-    One that contradicts itself is asked for again, and left to a later run where it comes each time: no row is refused
-    for what an engine got wrong. One without ids ends the run, since all others will have none.
+    An answer that contradicts itself is asked for again, and left to a later run where it comes each time: no row is
+    refused for what an engine got wrong. An answer without ids ends the run, since all others will have none. An error
+    status that faults this one request sets its row aside; one that faults all of them ends the run.
     """
-    free, name = Bill(0, len(ask.prompt), 0), dialect.name
-    if answer.status != OK:
-        return Judgement(_turned_away(answer.status), free, error_text(answer), f"{name} refuses this run, with status")
+    free, name = Bill(0, len(asked.prompt), 0), dialect.name
+    if (status := answer.status) != OK:
+        later = status in LATER or status in {TIMED_OUT, CLIENT_CLOSED} or status >= SERVER_ERROR
+        verdict = Verdict.REFUSED if status in OWN_FAULT else Verdict.LATER if later else Verdict.HOPELESS
+        return Judgement(verdict, free, error_text(answer), f"{name} refuses this run, with status")
     try:
-        found = generation_of(dialect, ask, answer.raw)
+        output = generation_of(dialect, asked, answer.raw)
     except NoIdsError as error:
         return Judgement(Verdict.HOPELESS, free, _short(error), f"an answer of {name} is none:")
     except Exception as error:  # noqa: BLE001 - whatever an answer holds, it must not stop every resume at its row
         return Judgement(Verdict.LATER, free, f"{OK}: {_short(error)}")
-    return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(found.ids)))
-
-
-def _turned_away(status: int) -> Verdict:
-    """Only what says that this one request is wrong sets its row aside; what speaks of all of them ends the run."""
-    if status in OWN_FAULT:
-        return Verdict.REFUSED
-    later = status in LATER or status in {TIMED_OUT, CLIENT_CLOSED} or status >= SERVER_ERROR
-    return Verdict.LATER if later else Verdict.HOPELESS
+    return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(output.ids)))
 
 
 def _short(error: Exception) -> str:
@@ -150,7 +155,10 @@ def _short(error: Exception) -> str:
 
 
 async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:
-    """The server of a served route, closed by `stack`. Raises StopError where none answers at --base-url."""
+    """Connect to the server at --base-url; `stack` closes it.
+
+    Raises StopError where none answers.
+    """
     start = f"Start one with: nox -s engine -- {plan.route.api} --model DIR"
     if plan.base_url is None:
         raise StopError(f"the {plan.route.api} route needs --base-url URL. {start}")
@@ -162,10 +170,10 @@ async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:
 
 
 async def provenance(facts: EngineFacts) -> dict[str, Json]:
-    """What a folder is begun with beside the plan's settings.
+    """Return the server's part of a folder's settings.
 
     The weights are hashed where the server's own directory lies on this machine, as it does but behind a tunnel. Where
-    it does not, or holds none of the kind that is hashed, the server's names for them must do.
+    it does not, or holds none of the kind that is hashed, the server's names for them stand instead.
     """
     folder = None if facts.weights is None else Path(facts.weights)
     here = folder is not None and folder.is_absolute() and any(folder.glob("*.safetensors"))

@@ -1,6 +1,7 @@
-"""What OpenRouter says for free: models, a model's endpoints and prices, a key's limits, a past generation.
+"""Read OpenRouter's free endpoints: prices, limits, past generations.
 
-Guarantees: prices are exact decimals in USD a token. Refuses answers that are not the documented JSON, naming the path.
+Guarantees: prices are exact decimals in USD a token. An answer that is not the documented JSON is a CatalogError that
+names the path.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ NOT_FOUND = 404
 
 
 class CatalogError(Exception):
-    """A read endpoint answered with an error, or with something else than its schema."""
+    """A read endpoint answered with an error, or unexpected JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One provider's offer of one model: prices in USD a token, lengths in tokens, parameters by name."""
+    """One provider's offer of one model.
+
+    Prices are in USD a token, lengths in tokens; parameters are by name.
+    """
 
     provider_name: str
     tag: str
@@ -38,27 +42,31 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What the key has spent and may still spend, in USD; None where there is no limit."""
+    """What the key has spent and may spend, in USD.
+
+    None where there is no limit. A key that was overdrawn has nothing remaining.
+    """
 
     usage_usd: Decimal
     limit_usd: Decimal | None
     remaining_usd: Decimal | None
 
 
-async def fetch_models(client: OpenRouter) -> tuple[JsonObject, ...]:
-    """`GET /models`: the entries as they came."""
-    return _objects(_data(await client.get("models"), "/models"), "/models")
-
-
 async def fetch_endpoints(client: OpenRouter, model: str) -> tuple[Endpoint, ...]:
-    """`GET /models/{author}/{slug}/endpoints`."""
+    """Read `GET /models/{author}/{slug}/endpoints`."""
     path = f"/models/{model}/endpoints"
     data = _object(_data(await client.get(path), path), path)
-    return tuple(_endpoint(entry, path) for entry in _objects(data.get("endpoints"), path))
+    entries = data.get("endpoints")
+    if not isinstance(entries, list):
+        raise CatalogError(f"{path}: a list is wanted where {type(entries).__name__} stands")
+    return tuple(_endpoint(_object(entry, path), path) for entry in entries)
 
 
 async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
-    """The one endpoint that the route is pinned to; CatalogError when the provider offers none, or several."""
+    """Return the one endpoint that the route pins.
+
+    Raises CatalogError where the provider offers none, or several.
+    """
     offers = await fetch_endpoints(client, route.model)
     mine = [offer for offer in offers if route.provider in {offer.tag, offer.tag.split("/")[0]}]
     if len(mine) != 1:
@@ -69,23 +77,22 @@ async def fetch_endpoint(client: OpenRouter, route: Route) -> Endpoint:
 
 
 async def fetch_key(client: OpenRouter) -> KeyLimits:
-    """`GET /key`; a bad key is a CatalogError with status 401."""
+    """Read `GET /key`.
+
+    A bad key is a CatalogError with status 401.
+    """
     data = _object(_data(await client.get("key"), "/key"), "/key")
-    return KeyLimits(
-        usage_usd=_usd(data.get("usage"), "/key"),
-        limit_usd=_optional_usd(data.get("limit"), "/key"),
-        remaining_usd=_remaining(data.get("limit_remaining")),
-    )
-
-
-def _remaining(value: Json) -> Decimal | None:
-    """A key that was overdrawn has nothing left."""
-    overdrawn = isinstance(value, int | float) and not isinstance(value, bool) and value < 0
-    return Decimal(0) if overdrawn else _optional_usd(value, "/key")
+    usage = _usd(data.get("usage"), "/key")  # an answer without it is not that of a key, so its limits are not believed
+    limit, left = _optional_usd(data.get("limit"), "/key"), data.get("limit_remaining")
+    overdrawn = isinstance(left, int | float) and not isinstance(left, bool) and left < 0
+    return KeyLimits(usage, limit, Decimal(0) if overdrawn else _optional_usd(left, "/key"))
 
 
 async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:
-    """`GET /generation`; None while OpenRouter does not know it yet, which is usual right after the answer."""
+    """Read `GET /generation`.
+
+    None while OpenRouter does not know it yet, which is usual right after the answer.
+    """
     answer = await client.get("generation", id=generation_id)
     if answer.status == NOT_FOUND:
         return None
@@ -98,14 +105,11 @@ def _data(answer: HttpAnswer, path: str) -> Json:
     except ValueError:
         raise CatalogError(f"{path} answered {answer.status} with {len(answer.raw)} bytes that are not JSON") from None
     if answer.status != OK or not isinstance(body, dict) or "data" not in body:
-        raise CatalogError(f"{path} answered {answer.status}: {_error_text(body)}")
+        error = body.get("error") if isinstance(body, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        why = redact(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
+        raise CatalogError(f"{path} answered {answer.status}: {why}")
     return body["data"]
-
-
-def _error_text(body: Json) -> str:
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return redact(message, 200) if isinstance(message, str) else "no 'data', and no error message either"
 
 
 def _object(value: Json, path: str) -> JsonObject:
@@ -114,15 +118,9 @@ def _object(value: Json, path: str) -> JsonObject:
     return value
 
 
-def _objects(value: Json, path: str) -> tuple[JsonObject, ...]:
-    if not isinstance(value, list):
-        raise CatalogError(f"{path}: a list is wanted where {type(value).__name__} stands")
-    return tuple(_object(entry, path) for entry in value)
-
-
 def _endpoint(entry: JsonObject, path: str) -> Endpoint:
     prices = _object(entry.get("pricing"), path)
-    names = entry.get("supported_parameters")
+    names, most = entry.get("supported_parameters"), entry.get("max_completion_tokens")
     if not isinstance(names, list):
         raise CatalogError(f"{path}: an endpoint without supported_parameters")
     return Endpoint(
@@ -132,7 +130,7 @@ def _endpoint(entry: JsonObject, path: str) -> Endpoint:
         completion_usd=_usd(prices.get("completion"), path),
         request_usd=_usd(prices.get("request", "0"), path),
         context_length=_count(entry.get("context_length"), path),
-        max_completion_tokens=_optional_count(entry.get("max_completion_tokens"), path),
+        max_completion_tokens=None if most is None else _count(most, path),
         supported_parameters=frozenset(str(name) for name in names),
     )
 
@@ -157,7 +155,3 @@ def _count(value: Json, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise CatalogError(f"{path}: a number of tokens is wanted where {value!r:.60} stands")
     return value
-
-
-def _optional_count(value: Json, path: str) -> int | None:
-    return None if value is None else _count(value, path)

@@ -1,8 +1,8 @@
-"""The local engine: a Hugging Face causal model in this process, its exact ids and their logprobs.
+"""Sample from a Hugging Face causal model in this process.
 
-Guarantees: what is returned is what was sampled, the end token included; nothing is decoded on the way. Each row draws
-from its own seed, so an answer does not depend on the batch it was in, save where float rounding (about 1e-5 nats)
-moves a draw across the border of two tokens. Needs torch and transformers.
+Guarantees: what is returned is what was sampled, the end token included, with its logprobs; nothing is decoded on the
+way. Each row draws from its own seed, so an answer does not depend on the batch it was in, save where float rounding
+(about 1e-5 nats) moves a draw across the border of two tokens. Needs torch and transformers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = ["EngineError", "EngineOutput", "LocalEngine", "complete", "load_engin
 
 @dataclass(slots=True)
 class _Row:
-    """What one prompt has got so far. `draws` are its uniform numbers in [0, 1), one a token, shape [max_tokens]."""
+    """One prompt's answer so far.
+
+    `draws` are its uniform numbers in [0, 1), one a token, shape [max_tokens].
+    """
 
     draws: torch.Tensor
     sampling: Sampling
@@ -46,7 +49,10 @@ class _Row:
 
 @dataclass(slots=True)
 class _Batch:
-    """The rows still running and their state on the model: last token [n], mask [n, past + 1], cache."""
+    """The unfinished rows, and their state on the model.
+
+    Last token [n], mask [n, past + 1], cache.
+    """
 
     rows: list[_Row]
     tokens: torch.Tensor
@@ -55,37 +61,40 @@ class _Batch:
 
 
 class LocalEngine:
-    """A causal model that stops at `end_ids`; float32 on the CPU."""
+    """A causal model that stops at `end_ids`.
+
+    float32 on the CPU.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
-        self.end_ids = _end_ids(model)
+        generation = model.generation_config
+        end = None if generation is None else generation.eos_token_id
+        end = model.config.eos_token_id if end is None else end
+        self.end_ids = frozenset([end] if isinstance(end, int) else end or [])
         self.context = int(model.config.max_position_embeddings)
 
     def generate(self, prompts: Sequence[Ids], sampling: Sequence[Sampling]) -> list[EngineOutput]:
-        """One answer a prompt, in order, run as one batch. Of `sampling` temperature, max_tokens and seed are read.
+        """Return one answer a prompt, run as one batch.
 
-        Temperature 0 is greedy; without a seed the row draws a fresh one. EngineError for an empty prompt, and for one
-        that leaves no room for max_tokens.
+        Of `sampling`, temperature, max_tokens and seed are read. Temperature 0 is greedy; without a seed the row draws
+        a fresh one. Raises EngineError for an empty prompt, and for one that leaves no room for max_tokens.
         """
         self._require_room(prompts, sampling)
         rows = [_Row(_draws(each), each) for each in sampling]
         if rows:
             with torch.inference_mode():
-                self._run(prompts, rows)
+                tokens, mask = _left_padded(prompts)
+                batch = _Batch(rows, tokens, mask, DynamicCache(config=self.model.config))
+                while batch.rows:
+                    logits = self._next_logits(batch)
+                    chosen = _sample(logits, batch.rows)
+                    _record(logits, chosen, batch.rows, self.end_ids)
+                    batch = _advance(batch, chosen)
         return [EngineOutput(tuple(row.ids), tuple(row.logprobs), tuple(row.runner_up), row.finished) for row in rows]
 
-    def _run(self, prompts: Sequence[Ids], rows: list[_Row]) -> None:
-        tokens, mask = _left_padded(prompts)
-        batch = _Batch(rows, tokens, mask, DynamicCache(config=self.model.config))
-        while batch.rows:
-            logits = self._forward(batch)
-            chosen = _sample(logits, batch.rows)
-            _record(logits, chosen, batch.rows, self.end_ids)
-            batch = _advance(batch, chosen)
-
-    def _forward(self, batch: _Batch) -> torch.Tensor:
-        """Logits of the next token, float64 [n, vocabulary]."""
+    def _next_logits(self, batch: _Batch) -> torch.Tensor:
+        """Return logits of the next token, float64 [n, vocabulary]."""
         positions = (batch.mask.cumsum(1) - 1).clamp(min=0)[:, -batch.tokens.shape[1] :]
         output = self.model(
             input_ids=batch.tokens,
@@ -108,7 +117,10 @@ class LocalEngine:
 
 
 def load_engine(directory: Path, *, threads: int | None = None) -> LocalEngine:
-    """The model of a Hugging Face directory, read from disk only; `threads` sets torch's, for the whole process."""
+    """Load the model of a Hugging Face directory.
+
+    It is read from disk only. `threads` sets torch's, for the whole process. Raises EngineError.
+    """
     if not (directory / "config.json").is_file():
         raise EngineError(f"{directory}: no model there (no config.json); give its directory with --weights DIR")
     if threads is not None:
@@ -122,13 +134,6 @@ def load_engine(directory: Path, *, threads: int | None = None) -> LocalEngine:
     except (OSError, ValueError) as error:
         raise EngineError(f"{directory}: the model does not load ({str(error).splitlines()[0]})") from None
     return LocalEngine(model)
-
-
-def _end_ids(model: PreTrainedModel) -> frozenset[int]:
-    generation = model.generation_config
-    end = None if generation is None else generation.eos_token_id
-    end = model.config.eos_token_id if end is None else end
-    return frozenset([end] if isinstance(end, int) else end or [])
 
 
 def _draws(sampling: Sampling) -> torch.Tensor:
@@ -148,7 +153,10 @@ def _left_padded(prompts: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _sample(logits: torch.Tensor, rows: Sequence[_Row]) -> torch.Tensor:
-    """Ids [n] by inverse distribution function: one number a row and step, so that a row never sees its neighbours."""
+    """Draw ids [n] by inverse distribution function.
+
+    One number a row and step, so that a row never sees its neighbours.
+    """
     temperatures = torch.tensor([row.sampling.temperature for row in rows], dtype=torch.float64)
     greedy = temperatures == 0
     scaled = logits / temperatures.masked_fill(greedy, 1.0)[:, None]
@@ -172,7 +180,7 @@ def _record(logits: torch.Tensor, chosen: torch.Tensor, rows: Sequence[_Row], en
 
 
 def _advance(batch: _Batch, chosen: torch.Tensor) -> _Batch:
-    """The batch one token on, without the rows that are done."""
+    """Return the next batch, without the rows that ended."""
     left = [index for index, row in enumerate(batch.rows) if not row.done]
     tokens, mask = chosen[:, None], torch.cat([batch.mask, torch.ones_like(chosen)[:, None]], dim=1)
     if len(left) < len(batch.rows):

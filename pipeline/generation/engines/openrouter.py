@@ -1,13 +1,11 @@
-"""The client of OpenRouter, and of whatever speaks its dialect: one request out, the answer's bytes back.
+"""Client of OpenRouter and of its emulator.
 
-Guarantees: the request leaves as exactly the bytes it was given, once, with the SDK's own retries off; the body comes
+Guarantees: a request leaves as exactly the bytes it was given, once, with the SDK's own retries off. The body comes
 back byte for byte (keep-alive white space, SSE comments and what follows an in-band error included), whatever its
-status. Refuses and parses nothing: `pipeline.proof.wire` does. No key stands in a repr, a message or an answer.
+status. Nothing is refused or parsed here: `pipeline.proof.wire` does that. No key stands in a repr, a message or an
+answer.
 
-Connections to one API in pools of a few: what a pool does for each request grows with its connections.
-
-Guarantees: a request goes through the first pool that has room, so that few requests keep few connections; pools are
-made as they are needed and share one TLS context. Nothing is sent here.
+A pool's work for each request grows with its connections, so `OpenRouter` uses `Pools` of a few connections each.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ HEADERS: Final = cast(
 )
 
 
-# At its lowest level the library below logs every header that comes back, cookies among them, whoever turned logs on.
+# At its lowest level the library below logs every header that comes back, cookies among them, if logs are on.
 logging.getLogger("httpcore2").setLevel(logging.WARNING)
 
 
@@ -72,7 +70,10 @@ class KeyMissingError(Exception):
 
 
 class NoAnswerError(Exception):
-    """The connection failed before a status came back. `sent` says whether the request may have been billed."""
+    """The connection failed before a status came back.
+
+    `sent` says whether the request may have been billed.
+    """
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -88,10 +89,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back: `raw` is the body with only its content encoding undone, and `complete` False where it was cut.
+    """What came back over HTTP.
 
-    `retry_after` and `rate_limit_reset` are the headers' own text (seconds or a date; milliseconds since 1970).
-    `engine_seconds` is its share of the time that an engine of our own was busy.
+    `raw` is the body with only its content encoding undone; `complete` is False where it was cut. `retry_after` and
+    `rate_limit_reset` are the headers' own text (seconds or a date; milliseconds since 1970). `engine_seconds` is its
+    share of the time that an engine of our own was busy.
     """
 
     status: int
@@ -105,10 +107,11 @@ class HttpAnswer:
 
 
 def key_from_environment() -> Key:
-    """The key in $OPENROUTER_API_KEY; it is looked for nowhere else.
+    """Return the key in $OPENROUTER_API_KEY.
 
-    From a keyring it comes by way of the variable: its library is a package that constraints.txt does not list, and the
-    gate refuses those, so that its command, installed apart from here, hands the key over.
+    It is looked for nowhere else. From a keyring it comes by way of the variable: the keyring's library is a package
+    that constraints.txt does not list, and the gate refuses those, so its command, installed apart from here, hands the
+    key over.
     """
     value = os.environ.get(KEY_VARIABLE, "")
     if not value:
@@ -123,7 +126,10 @@ def key_from_environment() -> Key:
 
 
 def encode_body(body: dict[str, object]) -> bytes:
-    """The request's bytes: compact JSON in the order given, so that one request has one hash."""
+    """Return the request's bytes.
+
+    Compact JSON in the order given, so that one request has one hash. Raises RefusedError for a lone surrogate.
+    """
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     try:
         return text.encode("utf-8")
@@ -144,7 +150,10 @@ class _Wire:
 
 
 class OpenRouter:
-    """Pools of connections to one base URL. Use as `async with`, or close it."""
+    """Pools of connections to one base URL.
+
+    Use as `async with`, or close it.
+    """
 
     def __init__(
         self,
@@ -187,34 +196,37 @@ class OpenRouter:
         await self.close()
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         await self._pools.close()
 
     async def send(self, body: bytes) -> HttpAnswer:
-        """One POST of `body` to /chat/completions; NoAnswerError when no status came back."""
-        with self._pools.use() as wire:
-            return await self._send(wire.sdk, body)
+        """Send one POST of `body` to /chat/completions.
 
-    async def _send(self, sdk: openai.AsyncOpenAI, body: bytes) -> HttpAnswer:
-        try:
-            response = await sdk.post(
-                "/chat/completions",
-                cast_to=httpx2.Response,
-                content=body,
-                options={"headers": {"Content-Type": "application/json"}},
-                stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )
-        except openai.APIStatusError as error:  # the SDK has read the body, and the answer is an answer
-            return self._answer(error.response, error.response.content, complete=True)
-        except openai.APIConnectionError as error:
-            raise self._no_answer(error.__cause__ or error) from None
-        except httpx2.TransportError as error:  # cut while the SDK was reading an error's body
-            raise self._no_answer(error) from None
-        return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
+        Raises NoAnswerError where no status came back.
+        """
+        with self._pools.use() as wire:
+            try:
+                response = await wire.sdk.post(
+                    "/chat/completions",
+                    cast_to=httpx2.Response,
+                    content=body,
+                    options={"headers": {"Content-Type": "application/json"}},
+                    stream=True,
+                    stream_cls=openai.AsyncStream[object],
+                )
+            except openai.APIStatusError as error:  # the SDK has read the body, and the answer is an answer
+                return self._answer(error.response, error.response.content, complete=True)
+            except openai.APIConnectionError as error:
+                raise self._no_answer(error.__cause__ or error) from None
+            except httpx2.TransportError as error:  # cut while the SDK was reading an error's body
+                raise self._no_answer(error) from None
+            return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
 
     async def get(self, path: str, **params: str) -> HttpAnswer:
-        """One GET below the base URL; free of charge on OpenRouter."""
+        """Send one GET below the base URL.
+
+        Free of charge on OpenRouter. Raises NoAnswerError.
+        """
         headers = {"Authorization": f"Bearer {self._key.value}"}
         try:
             with self._pools.use() as wire:
@@ -266,7 +278,10 @@ def is_loopback(url: str) -> bool:
 
 
 def open_client(api: Literal["emulator", "openrouter"], base_url: str | None = None) -> OpenRouter:
-    """A client for the API: the key comes from the environment for `openrouter`, and none goes to an emulator."""
+    """Return a client for the API.
+
+    The key comes from the environment for `openrouter`; none goes to an emulator. Raises KeyMissingError, ValueError.
+    """
     if api == "openrouter":
         return OpenRouter(base_url or OPENROUTER_URL, key_from_environment())
     if base_url is None or not is_loopback(base_url):
@@ -276,7 +291,7 @@ def open_client(api: Literal["emulator", "openrouter"], base_url: str | None = N
 
 
 CONNECTIONS = 8
-"""Of a pool."""
+"""Connections of one pool."""
 
 
 class Closing(Protocol):
@@ -291,11 +306,15 @@ T = TypeVar("T", bound=Closing)
 @dataclass(slots=True)
 class _Pool(Generic[T]):
     client: T
-    flying: int = 0
+    in_flight: int = 0
 
 
 class Pools(Generic[T]):
-    """Clients with a pool of `CONNECTIONS` each."""
+    """Clients with `CONNECTIONS` connections each.
+
+    A request goes through the first client that has room, so that few requests keep few connections. Clients are made
+    as they are needed.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -303,16 +322,16 @@ class Pools(Generic[T]):
 
     @contextmanager
     def use(self) -> Iterator[T]:
-        """A client with a connection to spare, for the length of one request."""
-        pool = next((pool for pool in self._pools if pool.flying < CONNECTIONS), None)
+        """Lend a client with a free connection for one request."""
+        pool = next((pool for pool in self._pools if pool.in_flight < CONNECTIONS), None)
         if pool is None:
             pool = _Pool(self._make())
             self._pools.append(pool)
-        pool.flying += 1
+        pool.in_flight += 1
         try:
             yield pool.client
         finally:
-            pool.flying -= 1
+            pool.in_flight -= 1
 
     async def close(self) -> None:
         """Close all connections."""

@@ -1,7 +1,7 @@
-"""The body of a chat completion request, with all that OpenRouter must not decide for us said in it.
+"""The body of a chat completion request.
 
-Guarantees: one provider, no fallback, no rewriting of prompt or answer, no thinking budget. Refuses settings that would
-replace any of that, and tools in a mode that cannot carry them.
+Guarantees: it says all that OpenRouter must not decide for us: one provider, no fallback, no rewriting of prompt or
+answer, no thinking budget. Refuses settings that would replace any of that, and tools in a mode that cannot carry them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline.formats.format import Format, Switched
+from pipeline.formats.format import Format
 from pipeline.records import JsonObject, Prompt, Reason, RefusedError, Route, Sampling, ToolMode
 
 PLUGINS: Final = ({"id": "context-compression", "enabled": False},)
@@ -23,12 +23,15 @@ FORCED: Final = frozenset(
         *("chat_template_kwargs", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "continue_final_message"),
     }
 )
-"""Settings under which tokens are forced, forbidden or cut off that the text does not show: no count tells of them."""
+"""Settings that force, forbid or cut off tokens that the text does not show: no count tells of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Which endpoints may see the prompts: those that collect no data, that allow distillation, that retain nothing."""
+    """Which endpoints may see the prompts.
+
+    Those that collect no data, that allow distillation, that retain nothing.
+    """
 
     data_collection: Literal["deny", "allow"] = "deny"
     enforce_distillable_text: bool = True
@@ -46,21 +49,23 @@ def request_body(
     privacy: Privacy | None = None,
     supported: frozenset[str] | None = None,
 ) -> dict[str, object]:
-    """The request for one row, keys in a fixed order. Field names: OpenRouter's API reference, 2026-08.
+    """Return the request for one row, keys in fixed order.
 
-    `supported` holds the endpoint's `supported_parameters`; a seed, logprobs or ids that it lacks are not asked for,
-    since `require_parameters` would drop the endpoint. `sample_id` goes as `user` and makes every body its own.
+    Field names: OpenRouter's API reference, 2026-08. `supported` holds the endpoint's `supported_parameters`; a seed,
+    logprobs or ids that it lacks are not asked for, since `require_parameters` would drop the endpoint. `sample_id`
+    goes as `user` and makes every body its own. Raises ValueError, RefusedError.
     """
+    # The template's own switches, where it has some; a server that ignores them shows in the count.
+    switches = dict(fmt.template_switches)
     body: dict[str, object] = {
         "model": route.model,
-        "messages": _messages(prompt, tool_mode, fmt),
-        **_tools(prompt, tool_mode),
+        **_messages_and_tools(prompt, tool_mode, fmt),
         "stream": route.stream,
         "temperature": sampling.temperature,
         "max_tokens": sampling.max_tokens,
         **_optional(sampling, supported),
         "reasoning": {"enabled": prompt.thinking},
-        **_switches(fmt),
+        **({"chat_template_kwargs": switches} if switches else {}),
         "usage": {"include": True},
         "provider": _provider(route, privacy or Privacy()),
         "plugins": list(PLUGINS),
@@ -71,12 +76,6 @@ def request_body(
     if forced := sorted(set(sampling.extra) & FORCED):
         raise ValueError(f"sampling.extra sets {forced[0]!r}, which forces tokens that no text shows. Leave it out.")
     return {**body, **sampling.extra}
-
-
-def _switches(fmt: Format) -> dict[str, object]:
-    """The template's own switches, where the format stands for one; a server that ignores them shows in the count."""
-    switches = dict(fmt.template_switches) if isinstance(fmt, Switched) else {}
-    return {"chat_template_kwargs": switches} if switches else {}
 
 
 def _provider(route: Route, privacy: Privacy) -> dict[str, object]:
@@ -106,15 +105,13 @@ def _optional(sampling: Sampling, supported: frozenset[str] | None) -> dict[str,
     }
 
 
-def _messages(prompt: Prompt, tool_mode: ToolMode, fmt: Format) -> list[JsonObject]:
-    messages = list(prompt.messages)
-    if tool_mode is not ToolMode.RAW or not prompt.tools:
-        return messages
-    return [{"role": "tool_declare", "content": fmt.declare_tools(prompt.tools)}, *messages]
-
-
-def _tools(prompt: Prompt, tool_mode: ToolMode) -> dict[str, object]:
-    if prompt.tools and tool_mode is ToolMode.NONE:
+def _messages_and_tools(prompt: Prompt, tool_mode: ToolMode, fmt: Format) -> dict[str, object]:
+    messages: list[JsonObject] = list(prompt.messages)
+    if not prompt.tools:
+        return {"messages": messages}
+    if tool_mode is ToolMode.NONE:
         message = "the prompt declares tools and the tool mode is none, so the model would not see them"
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="tools")
-    return {"tools": list(prompt.tools)} if prompt.tools and tool_mode is ToolMode.STRUCTURED else {}
+    if tool_mode is ToolMode.RAW:
+        return {"messages": [{"role": "tool_declare", "content": fmt.declare_tools(prompt.tools)}, *messages]}
+    return {"messages": messages, "tools": list(prompt.tools)}

@@ -1,14 +1,10 @@
-"""A served engine asked by ids: what SGLang and vLLM have in common, and the client of either.
+"""Client of an engine's server, asked by ids.
 
-Guarantees: exact ids go in and exact ids come out, the end token included; an answer without ids, with another number
-of them than it counts, or of another prompt is an EngineError. Text is never read, let alone encoded again. A server
-is asked again who it is after every failure and on every new connection, and no answer of another one is given back.
-Nothing of the server is kept but the fields of `EngineFacts`, since its own dump of settings holds keys.
-
-How long an engine of our own was busy, and whose time that was.
-
-Guarantees: the shares of all requests add up to the seconds in which at least one was in flight; those that are in
-flight together share each second alike.
+Holds what SGLang and vLLM have in common. Guarantees: exact ids go in and exact ids come out, the end token included.
+An answer without ids, with another number of them than it counts, or of another prompt is an EngineError. Text is never
+read, let alone encoded again. A server is asked again who it is after every failure and on every new connection, and no
+answer of another one is given back. Nothing of the server is kept but the fields of `EngineFacts`, since its own dump
+of settings holds keys.
 """
 
 from __future__ import annotations
@@ -44,18 +40,25 @@ SURE: Final = 1e-6
 
 
 class NoIdsError(EngineError):
-    """An engine that was asked for ids and gave none: it will give none to any other request."""
+    """An engine was asked for ids and gave none.
+
+    It will give none to any other request.
+    """
 
 
 class EngineGoneError(EngineError):
-    """The server does not answer: it was never there, or it died with the request."""
+    """The server does not answer.
+
+    It was never there, or it died with the request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a server says of itself; None where it does not. `model` is its own name for what it serves.
+    """What a server says of itself.
 
-    `weights` is the directory that it loaded, `context` the most tokens of prompt and answer together.
+    A fact is None where it does not say. `model` is its own name for what it serves, `weights` the directory that it
+    loaded, `context` the most tokens of prompt and answer together.
     """
 
     engine: str
@@ -68,14 +71,20 @@ class EngineFacts:
     attention_backend: str | None
 
     def document(self) -> dict[str, Json]:
-        """What decides the numbers, for provenance: neither a place nor a limit is among it."""
+        """Return what decides the numbers, for provenance.
+
+        Neither a place nor a limit is among it.
+        """
         numbers = ("engine", "version", "device", "dtype", "attention_backend")
         return {name: value for name, value in asdict(self).items() if name in numbers}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """One request: prompt ids, how to sample, and the ids that end an answer beside the model's own."""
+    """One request: prompt ids and how to sample.
+
+    `stop_ids` end an answer beside the model's own.
+    """
 
     prompt: Ids
     sampling: Sampling
@@ -83,27 +92,36 @@ class ServerRequest:
 
 
 class EngineDialect(Protocol):
-    """How one engine is spoken to. The functions read what it recorded as its answers; they raise EngineError."""
+    """Protocol of how one engine is spoken to.
+
+    Implemented by `SGLang` and `VLLM`; held against recorded answers. Methods raise EngineError.
+    """
 
     name: str
     path: str
     fact_paths: Sequence[str]
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
-        """The request's JSON."""
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:
+        """Return the request's JSON."""
         ...
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
-        """The ids that the answer carries."""
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+        """Return the ids that the answer carries."""
         ...
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
-        """Picked from what the server told under each of `fact_paths`; None where it has no such page."""
+    def facts(self, pages: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
+        """Pick the facts from the pages at `fact_paths`.
+
+        A page is None where the server has none.
+        """
         ...
 
 
 class EngineServer:
-    """A running server. Use as `async with`; `facts` are read on entering."""
+    """A running server.
+
+    Use as `async with`; `facts` are read on entering.
+    """
 
     facts: EngineFacts
 
@@ -131,28 +149,40 @@ class EngineServer:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def generate(self, ask: ServerRequest) -> EngineOutput:
-        """One answer, never more than `in_flight` at a time. Raises EngineError, EngineGoneError."""
-        self.require_room(ask)
+    async def generate(self, request: ServerRequest) -> EngineOutput:
+        """Return one answer, at most `in_flight` at a time.
+
+        Raises EngineError, EngineGoneError.
+        """
+        self.require_room(request)
         async with self._slots:
             try:
-                answer = await self.send(self.body(ask))
+                answer = await self.send(self.body(request))
             except NoAnswerError as error:
                 raise EngineGoneError(str(error)) from None
         if answer.status != OK:
             raise EngineError(self._error(self.dialect.path, answer.status, answer.raw))
-        return generation_of(self.dialect, ask, answer.raw)
+        return generation_of(self.dialect, request, answer.raw)
 
-    def body(self, ask: ServerRequest) -> bytes:
-        """The request's bytes."""
-        return encode_body(dict(self.dialect.body(ask, self.facts.model)))
+    def body(self, request: ServerRequest) -> bytes:
+        """Return the request's bytes."""
+        return encode_body(dict(self.dialect.body(request, self.facts.model)))
 
     async def send(self, body: bytes) -> HttpAnswer:
-        """One POST of `body`; its bytes as they came, whatever the status. Raises NoAnswerError; nothing is billed."""
+        """Send one POST of `body`.
+
+        Returns the answer's bytes, whatever the status; nothing is billed. Raises NoAnswerError.
+        """
+
+        async def traced(event: str, _: object) -> None:
+            if event.startswith("connection.connect_"):  # the server now need not be the server before
+                self._doubted = True
+
         try:
             await self._require_same()
             with self._busy.share() as share:
-                response = await self._posted(body)
+                url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
+                response = await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
             await self._require_same()
         except (EngineGoneError, httpx2.RequestError) as error:
             self._doubted = True
@@ -163,28 +193,26 @@ class EngineServer:
         seconds = round(share.seconds, 6)
         return HttpAnswer(response.status_code, response.content, kind, None, later, engine_seconds=seconds)
 
-    async def generate_all(self, asks: Sequence[ServerRequest]) -> list[EngineOutput]:
-        """All answers, in order."""
-        return list(await asyncio.gather(*map(self.generate, asks)))
+    async def generate_all(self, requests: Sequence[ServerRequest]) -> list[EngineOutput]:
+        """Return all answers, in order."""
+        return list(await asyncio.gather(*map(self.generate, requests)))
 
-    def require_room(self, ask: ServerRequest) -> None:
-        """Raises EngineError for an empty prompt, and for one that leaves no room for max_tokens."""
-        if not ask.prompt or ask.sampling.max_tokens < 1:
+    def require_room(self, request: ServerRequest) -> None:
+        """Require a prompt, and room for max_tokens after it.
+
+        Raises EngineError.
+        """
+        if not request.prompt or request.sampling.max_tokens < 1:
             raise EngineError("the prompt is empty or max_tokens below 1; give at least one token of each")
-        if (wanted := len(ask.prompt) + ask.sampling.max_tokens) > self.facts.context:
+        if (wanted := len(request.prompt) + request.sampling.max_tokens) > self.facts.context:
             message = f"{wanted} tokens of prompt and max_tokens exceed the server's context of {self.facts.context}"
             raise EngineError(f"{message}; lower max_tokens")
 
-    async def _posted(self, body: bytes) -> httpx2.Response:
-        async def traced(event: str, _: object) -> None:
-            if event.startswith("connection.connect_"):  # whoever listens now need not be who listened before
-                self._doubted = True
-
-        url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
-        return await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
-
     async def _require_same(self) -> None:
-        """Raises NoAnswerError where another server is in the place of the first, EngineGoneError where none is."""
+        """Require that the first server still answers.
+
+        Raises NoAnswerError where another is in its place, EngineGoneError where none is.
+        """
         async with self._looking:
             if not self._doubted:
                 return
@@ -223,24 +251,33 @@ class EngineServer:
         return f"{self.dialect.name} answered {path} with status {status}: {what}"
 
 
-def generation_of(dialect: EngineDialect, ask: ServerRequest, raw: bytes) -> EngineOutput:
-    """The ids of an answer's bytes, if they are one answer to what was asked. Raises EngineError."""
-    return checked(ask, dialect.generation(ask, _object(raw, f"{dialect.name}, {dialect.path}")))
+def generation_of(dialect: EngineDialect, request: ServerRequest, raw: bytes) -> EngineOutput:
+    """Read an answer's bytes as one answer to the request.
+
+    Raises EngineError.
+    """
+    return checked(request, dialect.generation(request, _object(raw, f"{dialect.name}, {dialect.path}")))
 
 
-def checked(ask: ServerRequest, generation: EngineOutput) -> EngineOutput:
-    """The same, if it is one answer to what was asked: ended by itself, or as long as it may be."""
-    found, most = len(generation.ids), ask.sampling.max_tokens
-    if not found or found > most or (found != most and not generation.finished):
-        how = "ended by itself" if generation.finished else "cut by length"
+def checked(request: ServerRequest, output: EngineOutput) -> EngineOutput:
+    """Require one answer to what was asked.
+
+    It ended by itself, or is as long as it may be. Raises EngineError.
+    """
+    found, most = len(output.ids), request.sampling.max_tokens
+    if not found or found > most or (found != most and not output.finished):
+        how = "ended by itself" if output.finished else "cut by length"
         raise EngineError(f"the answer has {found} ids and was {how}, with max_tokens {most}")
-    if not found == len(generation.logprobs) == len(generation.runner_up):
-        raise EngineError(f"the answer has {found} ids and {len(generation.logprobs)} logprobs")
-    return generation
+    if not found == len(output.logprobs) == len(output.runner_up):
+        raise EngineError(f"the answer has {found} ids and {len(output.logprobs)} logprobs")
+    return output
 
 
 def ids_of(value: object, what: str) -> Ids:
-    """A list of token ids. Raises EngineError, most of all where there is none."""
+    """Require a list of token ids.
+
+    Raises NoIdsError where there is none, EngineError for anything else.
+    """
     if value is None:
         raise NoIdsError(f"{what}: the engine was asked for token ids and returned none; nothing else is taken")
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
@@ -249,27 +286,36 @@ def ids_of(value: object, what: str) -> Ids:
 
 
 def require_count(ids: Ids, counted: object, what: str) -> None:
-    """Raises EngineError where the engine counts other than it returns."""
+    """Require that the engine counts what it returned.
+
+    Raises EngineError.
+    """
     if counted != len(ids):
         raise EngineError(f"{what}: {len(ids)} ids came, the engine counts {counted!r}")
 
 
 def member(value: object, name: str, what: str) -> Any:  # noqa: ANN401 - any JSON, judged by who asks
-    """The member of a JSON object, None where it is absent. Raises EngineError where this is no object."""
+    """Return a member of a JSON object, None where absent.
+
+    Raises EngineError where `value` is no object.
+    """
     if not isinstance(value, dict):
         raise EngineError(f"{what} is no JSON object")
     return value.get(name)
 
 
 def number(value: object, what: str) -> float:
-    """A finite logprob. Raises EngineError."""
+    """Require a finite logprob. Raises EngineError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not MOST_UNLIKELY < value <= SURE:
         raise EngineError(f"{what} is no logprob ({redact(repr(value), 40)})")
     return float(value)
 
 
 def runner_up(chosen: int, top: Sequence[tuple[int, float]], what: str) -> tuple[int, float]:
-    """The likeliest token that was not chosen. Raises EngineError where none is told."""
+    """Return the likeliest token that was not chosen.
+
+    Raises EngineError where none is named.
+    """
     found = [each for each in top if each[0] != chosen]
     if not found:
         raise EngineError(f"{what} names no token beside the chosen one")
@@ -277,12 +323,12 @@ def runner_up(chosen: int, top: Sequence[tuple[int, float]], what: str) -> tuple
 
 
 def text_of(value: object) -> str | None:
-    """A non-empty text, else None."""
+    """Return a non-empty text, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def whole(value: object, what: str) -> int:
-    """A whole number from 1. Raises EngineError."""
+    """Require a whole number from 1. Raises EngineError."""
     if type(value) is not int or value < 1:
         raise EngineError(f"{what} is no number of tokens ({value!r})")
     return value
@@ -308,30 +354,34 @@ class RequestSeconds:
 
 
 class BusyClock:
-    """A clock that runs while something is in flight."""
+    """A clock that runs while something is in flight.
+
+    The shares of all requests add up to the seconds in which at least one was in flight; those that are in flight
+    together share each second alike.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._flying = 0
+        self._in_flight = 0
         self._each = 0.0
         self._seen = 0.0
 
     @contextmanager
     def share(self) -> Iterator[RequestSeconds]:
-        """For the length of one request."""
+        """Measure one request's share."""
         found = RequestSeconds()
         begun = self._passed()
-        self._flying += 1
+        self._in_flight += 1
         try:
             yield found
         finally:
             found.seconds = self._passed() - begun
-            self._flying -= 1
+            self._in_flight -= 1
 
     def _passed(self) -> float:
-        """Seconds until now of whatever was in flight all the time."""
+        """Seconds so far of a request that never ended."""
         now = self._clock()
-        if self._flying:
-            self._each += (now - self._seen) / self._flying
+        if self._in_flight:
+            self._each += (now - self._seen) / self._in_flight
         self._seen = now
         return self._each

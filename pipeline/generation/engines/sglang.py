@@ -1,7 +1,8 @@
-"""SGLang by ids: `POST /generate` with `input_ids`, as SGLang 0.5 answers it.
+"""SGLang's dialect: `POST /generate` with `input_ids`.
 
-Guarantees: `output_ids` and the ids that stand beside the logprobs are the same, as many as `completion_tokens` says;
-the prompt was as long as the one sent; an answer that ended by itself ends with the token that the engine names.
+As SGLang 0.5 answers it. Guarantees: `output_ids` and the ids that stand beside the logprobs are the same, as many as
+`completion_tokens` says. The prompt was as long as the one sent. An answer that ended by itself ends with the token
+that the engine names.
 """
 
 from __future__ import annotations
@@ -27,17 +28,23 @@ ABSENT = "0.0.0"
 
 
 class SGLang:
-    """SGLang's own endpoint. It names no prompt ids, so their number is what shows that they arrived."""
+    """`EngineDialect` of SGLang's own endpoint.
+
+    It names no prompt ids, so their number is what shows that they arrived.
+    """
 
     name = "sglang"
     path = "/generate"
     fact_paths: Sequence[str] = ("/server_info", "/v1/models")
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
-        """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:  # noqa: ARG002 - the protocol's; one server, one model
+        """Return the request's JSON.
+
+        Every knob of sampling is named: the server would otherwise take them from the model's own settings.
+        """
         sampling: dict[str, Json] = {
-            "max_new_tokens": ask.sampling.max_tokens,
-            "temperature": ask.sampling.temperature,
+            "max_new_tokens": request.sampling.max_tokens,
+            "temperature": request.sampling.temperature,
             "top_p": 1.0,
             "top_k": -1,
             "min_p": 0.0,
@@ -45,18 +52,18 @@ class SGLang:
             "skip_special_tokens": False,
             "no_stop_trim": True,
         }
-        sampling |= {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
+        sampling |= {"stop_token_ids": [*request.stop_ids]} if request.stop_ids else {}
         # Heard by a server with --enable-deterministic-inference; others draw afresh.
-        sampling |= {} if ask.sampling.seed is None else {"sampling_seed": ask.sampling.seed}
+        sampling |= {} if request.sampling.seed is None else {"sampling_seed": request.sampling.seed}
         logprobs: dict[str, Json] = {"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": 2}
-        return {"input_ids": [*ask.prompt], "sampling_params": sampling, **logprobs, "stream": False}
+        return {"input_ids": [*request.prompt], "sampling_params": sampling, **logprobs, "stream": False}
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
-        """The answer's ids, held against every place where SGLang says them."""
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+        """Return the answer's ids, where all places agree."""
         ids = ids_of(answer.get("output_ids"), "sglang output_ids")
         meta = answer.get("meta_info")
         require_count(ids, member(meta, "completion_tokens", "sglang meta_info"), "sglang output_ids")
-        require_count(ask.prompt, member(meta, "prompt_tokens", "sglang meta_info"), "the prompt as sglang took it")
+        require_count(request.prompt, member(meta, "prompt_tokens", "sglang meta_info"), "the prompt as sglang took it")
         chosen = _entries(member(meta, "output_token_logprobs", "sglang meta_info"), "output_token_logprobs")
         if tuple(token for token, _ in chosen) != ids:
             raise EngineError("sglang output_token_logprobs name other ids than output_ids")
@@ -70,12 +77,14 @@ class SGLang:
         finished = _finished(ids, member(meta, "finish_reason", "sglang meta_info"))
         return EngineOutput(ids, tuple(logprob for _, logprob in chosen), second, finished)
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
-        """Picked from /server_info, which holds keys beside them."""
-        info, models = told["/server_info"], told["/v1/models"]
+    def facts(self, pages: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
+        """Pick the facts from /server_info, which also holds keys."""
+        info, models = pages["/server_info"], pages["/v1/models"]
         if info is None or models is None or text_of(info.get("version")) in (None, ABSENT):
             raise EngineError("this server tells neither its version nor its model: it is no SGLang of today")
-        served = _first(models)
+        data = models.get("data")
+        if not isinstance(data, list) or not data or not isinstance(served := data[0], dict):
+            raise EngineError("the server lists no model at /v1/models")
         return EngineFacts(
             engine=self.name,
             version=str(info["version"]),
@@ -89,7 +98,7 @@ class SGLang:
 
 
 def _room(info: Mapping[str, Any], context: int) -> int:
-    """Tokens of prompt and answer that SGLang does not cut short.
+    """Return the tokens that SGLang does not cut short.
 
     It shortens, without a word, what exceeds its context less one and its cache less one, and says of that only what
     the longest prompt may be: five tokens less (0.5.23, scheduler.py and tp_worker.py).
@@ -99,7 +108,7 @@ def _room(info: Mapping[str, Any], context: int) -> int:
 
 
 def _entries(value: object, what: str) -> list[tuple[int, float]]:
-    """SGLang's `[logprob, id, text]`."""
+    """Read SGLang's list of `[logprob, id, text]`."""
     if not isinstance(value, list) or not all(isinstance(entry, list) and len(entry) > 1 for entry in value):
         raise EngineError(f"sglang {what} is no list of [logprob, id, text]")
     ids = ids_of([entry[1] for entry in value], f"sglang {what}")
@@ -113,10 +122,3 @@ def _finished(ids: Ids, reason: object) -> bool:
     if kind == "stop" and type(matched) is int and ids[-1:] == (matched,):
         return True
     raise EngineError(f"sglang ended the answer by {kind!r} {matched!r}, and the ids end with {ids[-1:]}")
-
-
-def _first(models: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = models.get("data")
-    if isinstance(data, list) and data and isinstance(data[0], dict):
-        return data[0]
-    raise EngineError("the server lists no model at /v1/models")

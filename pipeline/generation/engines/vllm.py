@@ -1,7 +1,7 @@
-"""vLLM by ids: `POST /v1/completions` with a prompt of ids, as vLLM 0.32 answers it.
+"""vLLM's dialect: `POST /v1/completions` with a prompt of ids.
 
-Guarantees: `token_ids` and the ids that stand beside the logprobs are the same, as many as `usage` counts;
-`prompt_token_ids` are those that were sent; where a stop id is named, the ids end with it.
+As vLLM 0.32 answers it. Guarantees: `token_ids` and the ids that stand beside the logprobs are the same, as many as
+`usage` counts. `prompt_token_ids` are those that were sent. Where a stop id is named, the ids end with it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,27 @@ DEV_INFO = "/server_info?config_format=json"
 
 
 class VLLM:
-    """vLLM's completions endpoint. Device, dtype and backend are told by a server in developer's mode alone."""
+    """`EngineDialect` of vLLM's completions endpoint.
+
+    Only a server in developer's mode tells device, dtype and backend.
+    """
 
     name = "vllm"
     path = "/v1/completions"
     fact_paths: Sequence[str] = ("/version", "/v1/models", DEV_INFO)
 
-    def body(self, ask: ServerRequest, model: str) -> dict[str, Json]:
-        """What is asked. Every knob of sampling is named: the server else takes them from the model's own settings."""
-        more: dict[str, Json] = {"stop_token_ids": [*ask.stop_ids]} if ask.stop_ids else {}
-        more |= {} if ask.sampling.seed is None else {"seed": ask.sampling.seed}
+    def body(self, request: ServerRequest, model: str) -> dict[str, Json]:
+        """Return the request's JSON.
+
+        Every knob of sampling is named: the server would otherwise take them from the model's own settings.
+        """
+        more: dict[str, Json] = {"stop_token_ids": [*request.stop_ids]} if request.stop_ids else {}
+        more |= {} if request.sampling.seed is None else {"seed": request.sampling.seed}
         return {
             "model": model,
-            "prompt": [*ask.prompt],
-            "max_tokens": ask.sampling.max_tokens,
-            "temperature": ask.sampling.temperature,
+            "prompt": [*request.prompt],
+            "max_tokens": request.sampling.max_tokens,
+            "temperature": request.sampling.temperature,
             "top_p": 1.0,
             "top_k": -1,
             "min_p": 0.0,
@@ -56,13 +62,13 @@ class VLLM:
             **more,
         }
 
-    def generation(self, ask: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
-        """The answer's ids, held against every place where vLLM says them."""
+    def generation(self, request: ServerRequest, answer: Mapping[str, Any]) -> EngineOutput:
+        """Return the answer's ids, where all places agree."""
         choice = _only(answer.get("choices"))
         ids = ids_of(choice.get("token_ids"), "vllm token_ids")
         require_count(ids, member(answer.get("usage"), "completion_tokens", "vllm usage"), "vllm token_ids")
-        told = answer.get("prompt_token_ids", choice.get("prompt_token_ids"))
-        if ids_of(told, "vllm prompt_token_ids") != ask.prompt:
+        prompt_ids = answer.get("prompt_token_ids", choice.get("prompt_token_ids"))
+        if ids_of(prompt_ids, "vllm prompt_token_ids") != request.prompt:
             raise EngineError("vllm prompt_token_ids are not the prompt that was sent")
         logprobs = choice.get("logprobs")
         spelled = member(logprobs, "tokens", "vllm logprobs")
@@ -76,13 +82,22 @@ class VLLM:
         own = tuple(number(value, "vllm token_logprobs") for value in values)
         return EngineOutput(ids, own, second, _finished(ids, choice))
 
-    def facts(self, told: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
-        """Picked from three pages; the developer's, where it is there, says how numbers are computed."""
-        version, models = told["/version"], told["/v1/models"]
+    def facts(self, pages: Mapping[str, Mapping[str, Any] | None]) -> EngineFacts:
+        """Pick the facts from three pages.
+
+        The developer's page, where it is there, says how numbers are computed.
+        """
+        version, models = pages["/version"], pages["/v1/models"]
         if version is None or models is None or text_of(version.get("version")) is None:
             raise EngineError("this server tells neither its version nor its model: it is no vLLM of today")
         served = _only(models.get("data"))
-        settings = _settings(told[DEV_INFO] or {})
+        config = (pages[DEV_INFO] or {}).get("vllm_config")
+        config = config if isinstance(config, dict) else {}
+        settings = {}
+        for part, (fact, key) in _WHERE.items():
+            value = found.get(key) if isinstance(found := config.get(part), dict) else None
+            # `float32` of `torch.float32`, and a backend's own name of its whole path.
+            settings[fact] = text_of(value.rpartition(".")[2] if isinstance(value, str) else value)
         return EngineFacts(
             engine=self.name,
             version=str(version["version"]),
@@ -93,24 +108,12 @@ class VLLM:
         )
 
 
-def _settings(info: Mapping[str, Any]) -> dict[str, str | None]:
-    config = info.get("vllm_config")
-    config = config if isinstance(config, dict) else {}
-    parts = {name: part if isinstance(part := config.get(name), dict) else {} for name in _WHERE}
-    return {key: text_of(_plain(parts[where].get(key_there))) for where, (key, key_there) in _WHERE.items()}
-
-
 _WHERE: Mapping[str, tuple[str, str]] = {
     "device_config": ("device", "device"),
     "model_config": ("dtype", "dtype"),
     "attention_config": ("attention_backend", "backend"),
 }
-"""Where vLLM's own settings say what `EngineFacts` keeps."""
-
-
-def _plain(value: object) -> object:
-    """`float32` of `torch.float32`, a backend's own name of its whole path."""
-    return value.rpartition(".")[2] if isinstance(value, str) else value
+"""Where vLLM's settings say what `EngineFacts` keeps: part to fact and key."""
 
 
 def _only(value: object) -> Mapping[str, Any]:
@@ -133,7 +136,10 @@ def _top(entry: object) -> list[tuple[int, float]]:
 
 
 def _finished(ids: Ids, choice: Mapping[str, Any]) -> bool:
-    """VLLM names a stop id in `stop_reason`, and the model's own end token not at all."""
+    """Whether the answer ended by itself.
+
+    vLLM names a stop id in `stop_reason`, and the model's own end token not at all.
+    """
     reason, stop = choice.get("finish_reason"), choice.get("stop_reason")
     if reason == "length":
         return False

@@ -1,14 +1,15 @@
-"""A run's requests and answers out of the ledger, as a file of exchanges that learns a fingerprint and makes cassettes.
+"""A run's exchanges out of the ledger, as a file.
 
-Guarantees: a body stands there as it came, and a request as it was sent. Left out, each with a word, are errors, whose
-bodies can name the account, what did not come whole, and answers that hold the key, whole or in pieces.
+A fingerprint is learned from it, and cassettes are made of it. Guarantees: a body stands there as it came, and a
+request as it was sent. Left out, each with a word, are errors, whose bodies can name the account, what did not come
+whole, and answers that hold the key, whole or in pieces.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -32,7 +33,10 @@ _KEPT_HEADERS: Final = {"content_type": "content-type", "retry_after": "retry-af
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What all exchanges of a run share: where it was sent, and the provider's display name that was asked for."""
+    """What all exchanges of a run share.
+
+    Where it was sent, and the provider's display name that was asked for.
+    """
 
     run: str
     base_url: str
@@ -46,31 +50,39 @@ class Source:
 
 
 def why_left_out(one: LedgerExchange, redaction: Redaction) -> str:
-    """Why an answer is no exchange to learn from; empty where it is one."""
+    """Return why an answer is left out; empty if kept."""
     if one.answer.status != OK:
         return f"an error of status {one.answer.status}"
     if _ERROR.search(one.answer.raw):
         return "an error in its body"
     if one.answer.headers.get("complete") is False:
         return "an answer that was cut off"
-    if not _is_utf8(one.answer.raw):
+    try:
+        text = one.answer.raw.decode("utf-8")
+    except UnicodeDecodeError:
         return "an answer that is no UTF-8"
-    return "an answer that holds the key" if _holds_key(one.answer.raw, redaction) else ""
+    return "an answer that holds the key" if _holds_key(text, redaction) else ""
 
 
 def write_exchanges(path: Path, kept: Iterable[LedgerExchange], source: Source, redaction: Redaction) -> list[str]:
-    """Write the file, whole; for each answer that is left out, its row and why. Raises OSError."""
-    told = [(one, why_left_out(one, redaction)) for one in kept]
+    """Write the file, whole.
+
+    Returns, for each answer that is left out, its row and why. Raises OSError.
+    """
+    reasons = [(one, why_left_out(one, redaction)) for one in kept]
 
     def write(file: BinaryIO) -> None:
-        file.writelines(line_of(line_of_exchange(one, source)) for one, why in told if not why)
+        file.writelines(line_of(line_of_exchange(one, source)) for one, why in reasons if not why)
 
     write_whole(path, write)
-    return [f"{one.row}: {why}" for one, why in told if why]
+    return [f"{one.row}: {why}" for one, why in reasons if why]
 
 
 def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
-    """The line of one answer. `row` is the probe's id, the form, and which time it was asked."""
+    """Return the line of one answer.
+
+    `row` is the probe's id, the form, and which time it was asked.
+    """
     request: dict[str, Json] = json.loads(one.body)
     return {
         "id": one.identity[:12],
@@ -82,30 +94,18 @@ def line_of_exchange(one: LedgerExchange, source: Source) -> dict[str, Json]:
         "status": one.answer.status,
         "stream": request["stream"],
         "request": request,
-        "headers": dict(_headers(one)),
+        "headers": {name: value for ours, name in _KEPT_HEADERS.items() if (value := one.answer.headers.get(ours))},
         "body": one.answer.raw.decode("utf-8"),
     }
 
 
-def _headers(one: LedgerExchange) -> Iterator[tuple[str, Json]]:
-    for ours, name in _KEPT_HEADERS.items():
-        if value := one.answer.headers.get(ours):
-            yield name, value
+def _holds_key(text: str, redaction: Redaction) -> bool:
+    """Whether an answer holds the key.
 
-
-def _holds_key(raw: bytes, redaction: Redaction) -> bool:
-    """Whether the client took the key out of it, or a reader of its deltas would put one together."""
-    text = raw.decode("utf-8")
+    The client took the key out of it, or a reader of its deltas would put one together.
+    """
     fields: dict[str, list[str]] = {}
     for field, piece in _SAID.findall(text):
         fields.setdefault(field, []).append(piece)
     spelled = " ".join(map("".join, fields.values()))
     return REMOVED in text or redaction.of_text(spelled) != spelled
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -1,14 +1,14 @@
-"""The committed probes: prompts with known answers, the only ones that a probe's permit may send.
+"""The committed probes: prompts with known answers.
 
-Guarantees: what is read is one file of the tree, named by its sha256; a line that is no probe refuses the whole file.
-A probe says what is known of its answer: the whole text, texts within it, the tools it calls, or that it is cut.
+A probe's permit sends no others. Guarantees: what is read is one file of the tree, named by its sha256; a line that is
+no probe refuses the whole file. A probe says what is known of its answer: the whole text, texts within it, the tools it
+calls, or that it is cut.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,12 +24,15 @@ _SHOWN = 60
 
 
 class ProbesError(Exception):
-    """The file of probes cannot be read, or a line of it is no probe."""
+    """The probes cannot be read, or a line is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an answer; what is left out is not asked about."""
+    """What is known of an answer.
+
+    What is left out is not compared.
+    """
 
     content: str | None = None
     contains: tuple[str, ...] = ()
@@ -37,20 +40,25 @@ class Known:
     cut: bool = False
 
     def differs(self, completion: Completion) -> str:
-        """What the answer has otherwise, in words; empty where it is as known."""
+        """Return how an answer differs, in words; empty if not."""
         content = completion.content or ""
         said = content + "".join(call.name for call in completion.tool_calls)
         if self.cut != (completion.finish_reason == "length"):
             return f"finish_reason is {completion.finish_reason}"
         if self.content is not None and content != self.content:
-            return _first_difference(self.content, content)
+            known, pairs = self.content, zip(self.content, content, strict=False)
+            at = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(known), len(content)))
+            return f"character {at} is {content[at : at + 8]!r} where {known[at : at + 8]!r} was asked for"
         lacking = [text for text in (*self.contains, *self.calls) if text not in said]
         return f"{lacking[0]!r} is not in it" if lacking else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One prompt, how it is asked, and what is known of its answer. `few`: one of the handful that show drift."""
+    """One prompt, its settings, and its known answer.
+
+    `few`: one of the handful that show drift.
+    """
 
     prompt: Prompt
     known: Known
@@ -72,7 +80,10 @@ class Probes:
     probes: tuple[Probe, ...]
 
     def chosen(self, *, few: bool, only: tuple[str, ...] = ()) -> tuple[Probe, ...]:
-        """Those of the handful, and those whose id holds one of the words. Raises ProbesError where none is left."""
+        """Return the probes that the user chooses.
+
+        Those of the handful, and those whose id holds one of the words. Raises ProbesError where none is left.
+        """
         found = [probe for probe in self.probes if probe.few or not few]
         found = [probe for probe in found if not only or any(word in probe.id for word in only)]
         if not found:
@@ -83,9 +94,9 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """What is probed: `plan` has the route, the format, the folder and the budget; the probes, and how often each.
+    """What is probed, and how often.
 
-    `sha256` is that of the file that the probes were read from.
+    `plan` has the route, the format, the folder and the budget; `sha256` is that of the file of probes.
     """
 
     plan: Plan
@@ -94,7 +105,10 @@ class ProbePlan:
     repeats: int
 
     def settings(self, provider: str) -> dict[str, Json]:
-        """What a folder is begun with; `provider` is the display name that answers carry."""
+        """Return what a folder is begun with.
+
+        `provider` is the display name that answers carry.
+        """
         return {
             "kind": DATASET,
             "route": self.plan.route.name,
@@ -109,28 +123,25 @@ class ProbePlan:
 
 
 def read_probes(path: Path) -> Probes:
-    """Every probe of the file. Raises ProbesError."""
+    """Read every probe of the file. Raises ProbesError."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         message = f"{path}: no probes can be read there ({error.strerror}). Run: git checkout {PROBES}"
         raise ProbesError(message) from error
-    probes = tuple(_probes(path, raw))
-    if len({probe.id for probe in probes}) != len(probes) or not probes:
-        raise ProbesError(f"{path}: no probe, or an id that stands twice")
-    return Probes(hashlib.sha256(raw).hexdigest(), probes)
-
-
-def _probes(path: Path, raw: bytes) -> Iterator[Probe]:
+    probes = []
     for number, line in enumerate(raw.split(b"\n"), 1):
         if not line:
             continue
         try:
-            yield _probe(strict_object(line))
+            probes.append(_probe(strict_object(line)))
         except RefusedError as error:
             raise ProbesError(f"{path}, line {number}: {error.refusal.detail}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ProbesError(f"{path}, line {number}: no probe ({error!r})") from error
+    if len({probe.id for probe in probes}) != len(probes) or not probes:
+        raise ProbesError(f"{path}: no probe, or an id that stands twice")
+    return Probes(hashlib.sha256(raw).hexdigest(), tuple(probes))
 
 
 def _probe(line: JsonObject) -> Probe:
@@ -159,9 +170,3 @@ def _known(value: Json) -> Known:
 
 def _texts(value: Json) -> tuple[str, ...]:
     return tuple(str(text) for text in value) if isinstance(value, list) else ()
-
-
-def _first_difference(known: str, shown: str) -> str:
-    at = next((at for at, (one, other) in enumerate(zip(known, shown, strict=False)) if one != other), None)
-    at = min(len(known), len(shown)) if at is None else at
-    return f"character {at} is {shown[at : at + 8]!r} where {known[at : at + 8]!r} was asked for"

@@ -1,7 +1,8 @@
-"""The requests of a probe: each prompt as a stream and as one body, so often, with the most that each may cost.
+"""The requests of a probe, and their worst cases.
 
-Guarantees: a request differs from a probe in nothing but its form and its sample id, but for a model that always thinks
-or never does, which is asked so. What the model's format, or the endpoint, cannot take is left out with the reason.
+Each prompt is sent as a stream and as one body, `repeats` times. Guarantees: a request differs from its probe only in
+form and sample id, and in thinking where the model always thinks or never does. What the model's
+format, or the endpoint, cannot take is left out with the reason.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from pipeline.fingerprints.models import ThinkingMode, model_of
 from pipeline.generation.backends.hosted import worst_case
@@ -29,7 +31,10 @@ THINKS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """One request of a probe and the most it may use. Its row is `PROBE/FORM/TIME`."""
+    """One request of a probe, and its worst case.
+
+    Its row is `PROBE/FORM/TIME`.
+    """
 
     probe: Probe
     stream: bool
@@ -39,7 +44,10 @@ class ProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequests:
-    """What is asked, time after time so that a stop leaves whole rounds; what is not asked, and why."""
+    """The requests of a probe, and what is left out.
+
+    In rounds, so that a stop leaves whole ones; what is left out has its reason.
+    """
 
     asked: tuple[ProbeRequest, ...]
     left_out: tuple[tuple[str, str], ...] = ()
@@ -47,29 +55,42 @@ class ProbeRequests:
     @property
     def worst(self) -> Amount:
         """The most that all of them may use."""
-        return sum((question.worst for question in self.asked), Amount())
+        return sum((one.worst for one in self.asked), Amount())
 
 
 def probe_requests_of(chosen: Sequence[Probe], plan: Plan, endpoint: Endpoint, run: str, repeats: int) -> ProbeRequests:
-    """Every request, in the order of asking."""
+    """Return every request, in the order of asking."""
     fitted = [(probe, _fitted(probe, plan, endpoint)) for probe in chosen]
-    asked = [
-        _question(*found, plan, endpoint, (run, time, stream))
-        for time in range(1, repeats + 1)
-        for _, found in fitted
-        if not isinstance(found, str)
-        for stream in (False, True)
-    ]
-    return ProbeRequests(tuple(asked), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
+    requests = []
+    kept = [found for _, found in fitted if not isinstance(found, str)]
+    for time, (probe, ids), stream in product(range(1, repeats + 1), kept, (False, True)):
+        row = f"{probe.id}/{form_of(stream=stream)}/{time}"
+        route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
+        sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
+        # Another one in each run: a probe asks what the route does today, and the ledger has what it did before.
+        sample_id = hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]
+        body = request_body(
+            *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, sample_id),
+            privacy=plan.privacy,
+            supported=endpoint.supported_parameters,
+        )
+        worst = worst_case(len(ids), probe.max_tokens, endpoint)
+        key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
+        request = Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens)
+        requests.append(ProbeRequest(probe, stream, request, worst))
+    return ProbeRequests(tuple(requests), tuple((probe.id, why) for probe, why in fitted if isinstance(why, str)))
 
 
 def form_of(*, stream: bool) -> str:
-    """The word for a form in rows and in names of files."""
+    """Return the word for a form, in rows and files."""
     return "stream" if stream else "json"
 
 
 def _fitted(probe: Probe, plan: Plan, endpoint: Endpoint) -> tuple[Probe, Ids] | str:
-    """The probe as this model can be asked it, and its prompt's ids; or why it cannot."""
+    """Fit a probe to this model and endpoint.
+
+    Returns it with its prompt's ids, or why it cannot be asked.
+    """
     if probe.tool_mode is ToolMode.STRUCTURED and "tools" not in endpoint.supported_parameters:
         return "the endpoint takes no tools"
     most = endpoint.max_completion_tokens
@@ -90,7 +111,11 @@ def _fitted(probe: Probe, plan: Plan, endpoint: Endpoint) -> tuple[Probe, Ids] |
 
 
 def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
-    """The probe as it is, or thinking as the model does; thinking, too, where a format knows nothing else."""
+    """Yield the probe, as it is or thinking otherwise.
+
+    A model that never thinks is asked without, one that always does with thinking, and a prompt that the format cannot
+    render without thinking is tried with it.
+    """
     known = model_of(model)
     if known is not None and known.thinks is ThinkingMode.NEVER:
         yield replace(probe, prompt=replace(probe.prompt, thinking=False))
@@ -100,25 +125,3 @@ def _adapted(probe: Probe, model: str) -> Iterator[Probe]:
     if not probe.prompt.thinking:
         longer = probe.max_tokens if probe.known.cut else max(probe.max_tokens, THINKS)
         yield replace(probe, prompt=replace(probe.prompt, thinking=True), max_tokens=longer)
-
-
-def _question(probe: Probe, ids: Ids, plan: Plan, endpoint: Endpoint, way: tuple[str, int, bool]) -> ProbeRequest:
-    run, time, stream = way
-    row = f"{probe.id}/{form_of(stream=stream)}/{time}"
-    route = Route(plan.route.api, plan.route.model, plan.route.provider, stream)
-    sampling = Sampling(temperature=probe.temperature, max_tokens=probe.max_tokens)
-    body = request_body(
-        *(probe.prompt, route, sampling, probe.tool_mode, plan.fmt, _sample_id(run, row)),
-        privacy=plan.privacy,
-        supported=endpoint.supported_parameters,
-    )
-    worst = worst_case(len(ids), probe.max_tokens, endpoint)
-    key = identity(route, body, run=run)  # type: ignore[arg-type]  # request_body's values are JSON
-    return ProbeRequest(
-        probe, stream, Request(key, run, route, row, encode_body(body), worst.pico, DATASET, worst.tokens), worst
-    )
-
-
-def _sample_id(run: str, row: str) -> str:
-    """Another one in each run: a probe asks what the route does today, and the ledger has what it did before."""
-    return hashlib.sha256(f"{DATASET}\n{run}\n{row}".encode()).hexdigest()[:32]

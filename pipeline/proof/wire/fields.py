@@ -1,4 +1,4 @@
-"""The fields of a response's JSON, each read as what it must be.
+"""Single fields of a response, read by kind.
 
 Guarantees: text is what the JSON string says, untouched; a field of another kind is a Refusal and never a guess. An
 absent field and a null are the same.
@@ -15,17 +15,20 @@ BYTE = 255
 
 
 def malformed(detail: str, where: str = "response") -> RefusedError:
-    """The refusal of a field that is not what the schema names."""
+    """Return the refusal of a field of the wrong kind."""
     return RefusedError(Reason.MALFORMED_INPUT, detail, field=where)
 
 
 def kind(value: Json) -> str:
-    """What a value is, for a sentence."""
+    """Return a value's kind, for a sentence."""
     return "null" if value is None else type(value).__name__
 
 
 def require_no_error(holder: JsonObject) -> None:
-    """RefusedError(UPSTREAM_ERROR) where the holder carries an error; its text is never harvested as an answer."""
+    """Refuse a holder that carries an error.
+
+    RefusedError(UPSTREAM_ERROR). Its text is never taken as an answer.
+    """
     error = holder.get("error")
     if error in (None, {}, ""):
         return
@@ -35,14 +38,14 @@ def require_no_error(holder: JsonObject) -> None:
 
 
 def as_object(value: Json, what: str) -> dict[str, Json]:
-    """The value, if it is an object."""
+    """Return the value, which must be an object."""
     if not isinstance(value, dict):
         raise malformed(f"{what} is {kind(value)}, not an object", what)
     return value
 
 
 def as_list(holder: JsonObject, key: str) -> list[Json]:
-    """The list under `key`; empty where there is none."""
+    """Return the list under `key`; empty where there is none."""
     value = holder.get(key)
     if value is None:
         return []
@@ -52,7 +55,7 @@ def as_list(holder: JsonObject, key: str) -> list[Json]:
 
 
 def as_text(holder: JsonObject, key: str) -> str | None:
-    """The text under `key`."""
+    """Return the text under `key`, None where there is none."""
     value = holder.get(key)
     if value is not None and not isinstance(value, str):
         raise malformed(f"{key} is {kind(value)}, not text", key)
@@ -60,7 +63,10 @@ def as_text(holder: JsonObject, key: str) -> str | None:
 
 
 def stopped_by(choice: JsonObject) -> str | int | None:
-    """What ended the answer: a stop text or a token's id, as `stop_reason` (vLLM) or `matched_stop` (SGLang)."""
+    """Return what ended the answer.
+
+    A stop text or a token's id, as `stop_reason` (vLLM) or `matched_stop` (SGLang).
+    """
     found: str | int | None = None
     for key in ("stop_reason", "matched_stop"):
         value = choice.get(key)
@@ -75,10 +81,10 @@ def stopped_by(choice: JsonObject) -> str | int | None:
 
 
 def reasoning_of(message: JsonObject) -> str | None:
-    """The reasoning of a message or delta, under any of its three names; two that differ are refused.
+    """Return the reasoning under any of its three names.
 
-    `reasoning` is OpenRouter's and newer vLLM's, `reasoning_content` is SGLang's and older vLLM's, and OpenRouter sends
-    the same text again as `reasoning_details` of the type `reasoning.text`.
+    Two that differ are refused. `reasoning` is OpenRouter's and newer vLLM's, `reasoning_content` is SGLang's and older
+    vLLM's, and OpenRouter sends the same text again as `reasoning_details` of the type `reasoning.text`.
     """
     found = as_text(message, "reasoning")
     for name, other in (
@@ -92,7 +98,10 @@ def reasoning_of(message: JsonObject) -> str | None:
 
 
 def _details(details: Json) -> str | None:
-    """What `reasoning_details` say; a summary is no reasoning, and what is encrypted says nothing."""
+    """Return the text of `reasoning_details`.
+
+    A summary is no reasoning, and what is encrypted says nothing.
+    """
     if not isinstance(details, list) or not details:
         return None
     texts = [
@@ -102,7 +111,10 @@ def _details(details: Json) -> str | None:
 
 
 def require_all_read(message: JsonObject) -> None:
-    """Parts of an answer that stand in no field that is read here would be lost without a word."""
+    """Refuse parts of an answer that no field here reads.
+
+    They would be lost silently.
+    """
     if message.get("refusal"):
         raise RefusedError(Reason.UPSTREAM_ERROR, f"refusal: {redact(str(message['refusal']), 120)}", field="refusal")
     if message.get("function_call"):
@@ -110,14 +122,17 @@ def require_all_read(message: JsonObject) -> None:
 
 
 def tool_call_of(call: Json) -> ToolCall:
-    """One parsed call, its arguments as the text that came."""
+    """Return one parsed call, arguments as they came."""
     holder = as_object(call, "tool call")
     function = as_object(holder.get("function"), "function")
     return ToolCall(as_text(holder, "id") or "", as_text(function, "name") or "", as_text(function, "arguments") or "")
 
 
 def usage_of(value: Json) -> Usage | None:
-    """Counts as given; one that is absent or no count stays unknown and is never 0."""
+    """Return counts as given.
+
+    One that is absent or no count stays unknown and is never 0.
+    """
     if not isinstance(value, dict):
         return None
     if not value:
@@ -130,7 +145,10 @@ def usage_of(value: Json) -> Usage | None:
 
 
 def _number(value: Json) -> float | None:
-    """A finite number; None for anything else, a whole number too large for a float among it."""
+    """Return a finite number, otherwise None.
+
+    A whole number too large for a float is None too.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -145,7 +163,10 @@ def _count(value: Json) -> int | None:
 
 
 def logprobs_of(value: Json) -> tuple[TokenLogprob, ...] | None:
-    """`logprobs.content`, in full; None for what providers send unasked (a bare number, an empty list)."""
+    """Return `logprobs.content`, in full.
+
+    None for what providers send unrequested (a bare number, an empty list).
+    """
     content = value.get("content") if isinstance(value, dict) else None
     if not isinstance(content, list) or not content:
         return None

@@ -25,7 +25,10 @@ _AS_TEXT = re.compile(r"token_id:(\d{1,9})")
 
 @dataclass(slots=True)
 class ReturnedIds:
-    """Ids as they are found, by place. `pieces` grow with each chunk of a stream, `wholes` come whole or not at all."""
+    """Ids by the place where they were found.
+
+    `pieces` grow with each chunk of a stream, `wholes` come whole or not at all. `entries` counts those of `logprobs`.
+    """
 
     prompts: dict[str, Ids] = field(default_factory=dict)
     pieces: dict[str, list[int]] = field(default_factory=dict)
@@ -33,7 +36,7 @@ class ReturnedIds:
     entries: int = 0
 
     def add_top(self, holder: JsonObject) -> None:
-        """What a body or a chunk says beside its choices."""
+        """Add what stands beside the choices."""
         self._add_prompt("prompt_token_ids", holder.get("prompt_token_ids"))
         if (extension := holder.get("sglext")) is not None:
             found = as_object(extension, "sglext")
@@ -41,7 +44,7 @@ class ReturnedIds:
             self._add_whole("sglext.output_ids", _only(found.get("output_ids"), "sglext.output_ids"))
 
     def add_choice(self, choice: JsonObject) -> None:
-        """What a choice of a body, or of a chunk, says."""
+        """Add what a choice says, of body or chunk."""
         self._add_prompt("choices[].prompt_token_ids", choice.get("prompt_token_ids"))
         self._add_piece("choices[].token_ids", choice.get("token_ids"))
         self._add_whole("choices[].response_token_ids", choice.get("response_token_ids"))
@@ -82,11 +85,18 @@ class ReturnedIds:
             self.pieces.setdefault(place, []).extend(ids)
 
     def prompt_ids(self) -> Ids | None:
-        """The prompt ids; None where there are none, RefusedError(IDS_CONTRADICT) where two places differ."""
+        """Return the prompt ids, None where there are none.
+
+        RefusedError(IDS_CONTRADICT) where two places differ.
+        """
         return _agreed(self.prompts)
 
     def token_ids(self) -> Ids | None:
-        """The emitted ids, likewise; RefusedError(LOGPROBS_HOLE) where not every entry of logprobs has one."""
+        """Return the emitted ids, None where there are none.
+
+        RefusedError(IDS_CONTRADICT) where two places differ, RefusedError(LOGPROBS_HOLE) where not every entry of
+        logprobs has one.
+        """
         for place in ("logprobs.content[].token_id", "logprobs.content[].token") if self.entries else ():
             if 0 < (seen := len(self.pieces.get(place, ()))) < self.entries:
                 message = f"{seen} of {self.entries} entries have an id"
@@ -95,7 +105,7 @@ class ReturnedIds:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where emitted ids were found."""
+        """The places where emitted ids were found."""
         return tuple(self._outputs())
 
     def _outputs(self) -> dict[str, Ids]:
@@ -112,7 +122,10 @@ def _agreed(found: Mapping[str, Ids]) -> Ids | None:
 
 
 def ids_of(value: Json, what: str) -> Ids | None:
-    """A list of ids, None where there is none; RefusedError(MALFORMED_INPUT) for anything else."""
+    """Return a list of ids, None where there is none.
+
+    RefusedError(MALFORMED_INPUT) for anything else.
+    """
     if value is None:
         return None
     if not isinstance(value, list):
@@ -126,7 +139,7 @@ def ids_of(value: Json, what: str) -> Ids | None:
 
 
 def _only(value: Json, what: str) -> Json:
-    """The ids of the one choice, where a list of choices is given."""
+    """Return one choice's ids, where a list of choices came."""
     if isinstance(value, list) and value and isinstance(value[0], list):
         if len(value) > 1:
             raise malformed(f"{what} holds the ids of {len(value)} choices; one is asked for", what)
@@ -135,7 +148,7 @@ def _only(value: Json, what: str) -> Json:
 
 
 def _second_of_each(value: Json) -> Json:
-    """The ids of SGLang's `[logprob, id, text]` entries."""
+    """Return the ids of SGLang's `[logprob, id, text]` entries."""
     if not isinstance(value, list):
         return None
     return [entry[1] if isinstance(entry, list) and len(entry) > 1 else None for entry in value]

@@ -64,7 +64,8 @@ def objections(result: pytest.RunResult) -> list[str]:
     return [line for line in lines if not any(words in line for words in unlike)]
 
 
-def test_a_whole_run_meets_no_objection_but_that_it_is_no_checkout(suite: pytest.Pytester) -> None:
+def test_a_whole_run_outside_a_checkout_meets_one_objection(suite: pytest.Pytester) -> None:
+    """A whole run meets no objection but that it is no checkout."""
     result = attest(suite)
 
     result.assert_outcomes(passed=2)

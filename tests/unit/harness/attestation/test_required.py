@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from harness.attestation import required as groups
-from harness.attestation.required import RequiredError, differences, format_required, group_of, is_absent, read_required
+from harness.attestation.required import (
+    RequiredError,
+    absent_groups,
+    differences,
+    format_required,
+    group_of,
+    is_absent,
+    read_required,
+)
 from pipeline.formats.tokenizer import KIMI_SHA256
 
 BASE = "tests/contract/test_a.py::test_a"
 KIMI = "tests/contract/tokenizer_kimi/test_k.py::test_k"
+LIVE = "tests/contract/live/openrouter--siliconflow"
+NAME = "live/siliconflow--m/echo.json"
 
 
 @pytest.fixture
@@ -91,12 +102,62 @@ def test_a_group_whose_material_is_absent_is_not_asked_for(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("no_kimi")
-def test_a_tokenizer_with_another_hash_is_absent_and_both_hashes_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_with_another_hash_names_both_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer with another hash is absent and both hashes are named."""
     written(tmp_path / "tiktoken.model", "IQ== 0\n")
     monkeypatch.setenv("DRAFTER_GATE_TOKENIZERS", str(tmp_path))
 
     why = groups.absent_groups()[f"tokenizer:{KIMI_SHA256}"]
 
     assert f"{tmp_path} holds the tokenizer 6835144307f0, wanted {KIMI_SHA256[:12]}" == why
+
+
+# Groups of live routes
+
+
+@pytest.mark.parametrize(
+    "nodeid, group",
+    [
+        ("tests/contract/test_gate.py::test_a", "base"),
+        (f"{LIVE}/test_live.py::test_a[x]", "live:openrouter/siliconflow"),
+        ("tests/contract/live/openrouter--siliconflow--fp8/test_live.py", "live:openrouter/siliconflow/fp8"),
+    ],
+)
+def test_the_folder_of_a_live_test_says_its_route(nodeid: str, group: str) -> None:
+    assert group == group_of(nodeid)
+
+
+def tree(folder: Path, fmt: str, *, recorded: bool) -> Path:
+    """A tree with the table of a live route, and its cassette or not."""
+    (folder / LIVE).mkdir(parents=True)
+    (folder / LIVE / "cassettes.json").write_text(json.dumps({"cassettes": {NAME: {"format": fmt}}}), "utf-8")
+    if recorded:
+        (folder / "cassettes" / NAME).parent.mkdir(parents=True)
+        (folder / "cassettes" / f"{NAME}.yaml").write_text("", "utf-8")
+    return folder
+
+
+def test_a_live_group_needs_cassettes_and_vocabulary(tmp_path: Path) -> None:
+    root = tree(tmp_path, "tiny-kimi", recorded=True)
+
+    assert "live:openrouter/siliconflow" not in absent_groups(root)
+    assert not is_absent(root / LIVE, root)
+
+
+def test_a_live_group_without_its_cassettes_is_absent(tmp_path: Path) -> None:
+    root = tree(tmp_path, "tiny-kimi", recorded=False)
+
+    assert "its cassettes are not here" == absent_groups(root)["live:openrouter/siliconflow"]
+    assert is_absent(root / LIVE, root)
+
+
+def test_a_live_group_without_its_vocabulary_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    groups._why_absent.cache_clear()
+    request.addfinalizer(groups._why_absent.cache_clear)
+    for name in ("DRAFTER_GATE_TOKENIZERS", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "nothing"))
+    root = tree(tmp_path, "glm-5", recorded=True)
+
+    assert "no glm-5 tokenizer was found" in absent_groups(root)["live:openrouter/siliconflow"]

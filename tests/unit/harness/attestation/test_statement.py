@@ -80,7 +80,8 @@ def test_the_oldest_recordings_are_named(tree: Tree) -> None:
     assert {} == predicate["liveCassettes"]
 
 
-def test_the_oldest_live_cassette_of_each_route_and_model_is_named(tree: Tree) -> None:
+def test_each_route_and_model_names_its_oldest_cassette(tree: Tree) -> None:
+    """The oldest live cassette of each route and model is named."""
     for name, (day, model) in {"a": ("20", "m/k"), "b": ("10", "m/k"), "c": ("15", "other/q")}.items():
         route = f"source: live\n  route: openrouter/chutes\n  model: {model}\n"
         entries = f"recorded_at: '2026-11-{day}T00:00:00Z'\n  {route}"
@@ -140,7 +141,8 @@ def test_a_damaged_key_is_refused_without_a_library_error(tmp_path: Path) -> Non
         developer_key(tmp_path)
 
 
-def test_keys_that_cannot_be_kept_are_an_error_that_says_where_to_keep_them(tmp_path: Path) -> None:
+def test_keys_that_cannot_be_written_name_another_folder(tmp_path: Path) -> None:
+    """Keys that cannot be kept are an error that says where to keep them."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(SigningError, match="export DRAFTER_GATE_KEYS=DIR"):

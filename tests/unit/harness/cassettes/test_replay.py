@@ -33,8 +33,8 @@ from harness.cassettes.cassette import (
     store,
 )
 from harness.cassettes.replay import EMULATOR_URL, recording, replaying
-from harness.cassettes.scrub import MARK
 from pipeline.base.paths import ROOT
+from pipeline.base.redaction import MARK
 
 pytest_plugins = ["pytester"]
 
@@ -268,7 +268,8 @@ def test_the_key_in_use_is_taken_out_also_without_its_prefix() -> None:
     assert (f'{{"q":"{MARK}"}}'.encode(), [MARK]) == (each.request_body, each.headers["x-generation-id"])
 
 
-def test_an_answer_that_spells_the_key_in_use_in_pieces_is_not_kept() -> None:
+def test_an_answer_with_the_key_in_pieces_is_not_kept() -> None:
+    """An answer that spells the key in use in pieces is not kept."""
     tail = KEY.removeprefix("sk-or-v1-")
     pieces = (tail[:30], tail[30:])
     body = "".join(f'data: {{"choices":[{{"delta":{{"content":"{piece}"}}}}]}}\n\n' for piece in pieces).encode()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from harness.cassettes.scrub import (
     KEPT_REQUEST,
     KEPT_RESPONSE,
-    MARK,
     key_forms,
     scrub_body,
     scrub_headers,
     scrub_uri,
     secrets_in,
 )
+from pipeline.base.redaction import MARK
 
 NAMES = (
     *(
@@ -156,7 +156,8 @@ def test_a_stream_of_equal_words_holds_no_secret() -> None:
     assert [] == secrets_in(stream(*["the user ", "key ", "is org", "-wide ", "12345678 "] * 4))
 
 
-def test_the_key_in_use_goes_wherever_it_stands_also_without_its_prefix() -> None:
+def test_the_key_in_use_is_removed_also_without_its_prefix() -> None:
+    """The key in use goes wherever it stands also without its prefix."""
     keys = key_forms({"Authorization": f"Bearer {KEY}", "Accept": "application/json-of-a-kind-0000"})
     tail = KEY.removeprefix("sk-or-v1-")
     body = f'{{"a":"{tail}","b":"v1-{tail.upper()}","c":"v1\\u002d{tail}","d":"{{\\"k\\":\\"{tail}\\"}}"}}'.encode()
@@ -212,7 +213,8 @@ def test_addresses_lose_users_and_keys() -> None:
     "name",
     ["api-key", "api%2Dkey", "key", "token", "sig", "auth", "access_token", "X-Amz-Signature", "KEY", "client_secret"],
 )
-def test_a_parameter_that_is_a_secret_by_name_goes_whatever_it_is(name: str) -> None:
+def test_a_secret_parameter_is_removed_whatever_its_value(name: str) -> None:
+    """A parameter that is a secret by name goes whatever it is."""
     assert f"https://h.io/v1?a=b&{name}={MARK}&c=d" == scrub_uri(f"https://h.io/v1?a=b&{name}=x&c=d")
 
 

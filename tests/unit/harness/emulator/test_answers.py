@@ -82,7 +82,8 @@ def gathered(answerer: BatchAnswerer, count: int) -> list[Sampled | BaseExceptio
     return asyncio.run(ask_all())
 
 
-def test_questions_asked_together_are_answered_together_and_each_by_its_own() -> None:
+def test_questions_asked_together_are_answered_in_one_batch() -> None:
+    """Questions asked together are answered together and each by its own."""
     sizes: list[int] = []
 
     def generate(asks: Sequence[Ask]) -> list[Sampled]:
@@ -135,7 +136,7 @@ def test_a_resplit_at_the_limit_keeps_its_length(tokenizer: Tokenizer) -> None:
     assert {Sampled(ids), Sampled((257, ord("o")), None, "same_count")} == answers
 
 
-def test_half_of_the_resplits_keep_their_length_though_few_answers_can(tokenizer: Tokenizer) -> None:
+def test_half_of_the_resplits_keep_their_length(tokenizer: Tokenizer) -> None:
     """One answer in five has another split of the same length, and each fourth answer is to be re-split."""
     plain, both = tuple(tokenizer.encode("wo")), tuple(tokenizer.encode("Two"))
     pool = PoolAnswerer({str(number): plain if number % 5 else both for number in range(400)})

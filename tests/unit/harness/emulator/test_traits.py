@@ -38,7 +38,8 @@ def exchange(parts: Parts, uncounted: int) -> SurveyedAnswer:
 
 
 @pytest.mark.parametrize("uncounted, counted", [(0, True), (2, False)])
-def test_the_tag_that_the_model_emits_is_counted_as_the_closing_one_is(uncounted: int, counted: bool) -> None:
+def test_the_opening_tag_is_counted_as_the_closing_one(uncounted: int, counted: bool) -> None:
+    """The tag that the model emits is counted as the closing one is."""
     answers = [exchange(INSTANT, 0)] * ENOUGH + [exchange(THOUGHT, uncounted)] * ENOUGH
     found = measured(answers, FMT)[0].traits
 
@@ -98,7 +99,8 @@ def test_one_call_that_was_named_anew_is_enough() -> None:
     [({"content": "Wait."}, "dropped"), ({"content": "Wait.functions.f:0{}"}, "stripped"),
      (called("functions.f:0"), "parsed"), ({"content": f"Wait.<|tool_calls_section_begin|>{CALL.format(0)}"}, "raw")],
 )  # fmt: skip
-def test_what_a_route_does_to_a_section_that_nobody_sent_tools_for(shown: dict[str, object], value: str) -> None:
+def test_a_section_without_sent_tools_votes_on_markers(shown: dict[str, object], value: str) -> None:
+    """What a route does to a section that nobody sent tools for."""
     seen = [with_section(0, shown, tools_sent=False)] * ENOUGH
 
     assert Trait(value, ENOUGH, proven=True) == measured(seen, FORMAT)[0].traits[TraitName.MARKERS]
@@ -109,7 +111,8 @@ def test_what_a_route_does_to_a_section_that_nobody_sent_tools_for(shown: dict[s
     [("\nSo.\n", "\nYes.\n", "kept"), ("\nSo.", "\nYes.\n", "stripped"), ("So.", "Yes.", "stripped"),
      ("\n\nSo.\n", "\nYes.\n", "added")],
 )  # fmt: skip
-def test_white_space_that_is_lost_at_one_end_of_one_field_is_stripped(reasoning: str, content: str, value: str) -> None:
+def test_white_space_lost_at_one_end_counts_as_stripped(reasoning: str, content: str, value: str) -> None:
+    """White space that is lost at one end of one field is stripped."""
     ids = FORMAT.assemble(Parts("\nSo.\n", think_closed=True, body=("\nYes.\n",), ended=True)).ids
     prompt_ids = FORMAT.render(PROMPT)
     answer = json.loads(raw_of(ids, PROMPT, prompt_ids, TRIP, FORMAT))

@@ -56,7 +56,8 @@ def test_logprobs_are_compared_as_far_as_the_text_is_one() -> None:
     assert (1, 0, 1, 0) == tuple(compared([ours], [theirs])[name] for name in ("prompts", "equal", "near", "wide"))
 
 
-def test_prompts_are_the_same_each_time_and_end_with_the_formats_token() -> None:
+def test_prompts_are_the_same_each_time() -> None:
+    """They end with the format's end token."""
     first, second = asks(12, 40), asks(12, 40)
 
     assert first == second

@@ -154,9 +154,7 @@ def test_what_becomes_of_the_text_views(engine: str, trip: RoundTrip) -> None:
         ("vllm", False, {"arguments_number_as_text"}),
     ],
 )
-def test_a_route_that_is_taken_to_keep_what_it_does_not_gives_wrong_rows(
-    engine: str, stream: bool, expected: set[str]
-) -> None:
+def test_a_lossy_route_taken_for_lossless_gives_wrong_rows(engine: str, stream: bool, expected: set[str]) -> None:
     """Why the traits must be known: no count tells of a call's own number, or of a number that became text."""
     trip = RoundTrip(ENGINES[engine], stream, tools_sent=True)
     known = fingerprint(engine, stream)

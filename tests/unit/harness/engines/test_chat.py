@@ -59,7 +59,8 @@ def test_the_view_has_a_name_and_no_ids() -> None:
     assert not exchange.truth.cut
 
 
-def test_ids_that_did_not_come_are_an_error_and_no_reason_to_read_the_text() -> None:
+def test_an_answer_without_ids_is_an_error() -> None:
+    """Its text is not read instead."""
     body = vllm_body()
     del body["choices"][0]["token_ids"]
 

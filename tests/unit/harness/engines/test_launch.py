@@ -137,7 +137,8 @@ def test_when_the_block_fails_so_does_every_process(marked: Marked, tmp_path: Pa
     assert set() == marked.alive()
 
 
-def test_when_the_command_ends_what_it_left_is_ended_and_its_status_kept(tmp_path: Path) -> None:
+def test_a_command_that_ends_leaves_no_process(tmp_path: Path) -> None:
+    """Its exit status is kept."""
     marked = Marked(orphan="yes")
     with (tmp_path / "log").open("wb") as log, kept(tree(2), marked.environment, log) as process:
         assert 7 == process.wait(30)

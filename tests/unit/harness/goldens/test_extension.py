@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.goldens.cases import GOLDENS, SMALL
-from harness.goldens.extension import TokenGolden, remove_orphans, same_but_for_date, same_tokens
+from harness.goldens.extension import TokenGolden, same_tokens
 from harness.goldens.golden import Golden, GoldenError, GoldenToken, diff_lines, dump_golden, parse_golden, read_golden
+from harness.goldens.refresh import remove_orphans, same_but_for_date
 from pipeline.base.paths import ROOT
 from pipeline.records import Prompt
 
@@ -126,7 +127,8 @@ def test_what_is_no_golden_is_an_error_that_names_the_command(tmp_path: Path, te
         read_golden(tmp_path / "x.tokens.json")
 
 
-def test_a_golden_is_written_again_only_when_more_than_its_date_changes(tmp_path: Path) -> None:
+def test_a_golden_is_rewritten_when_more_than_its_date_changes(tmp_path: Path) -> None:
+    """A golden is written again only when more than its date changes."""
     path = tmp_path / "capital.tokens.json"
     path.write_text(dump_golden(GOLDEN), "utf-8")
     later = replace(GOLDEN, provenance={**GOLDEN.provenance, "recorded_at": "2027-01-01T00:00:00Z"})
@@ -153,7 +155,7 @@ def test_the_small_set_is_small() -> None:
 # Under pytest
 
 
-def test_a_difference_fails_the_test_and_tells_it(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_fails_the_test_and_is_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens under another key pass; other tokens and a missing golden fail."""
     folder = pytester.path / "goldens" / "tiny_target"
     folder.mkdir(parents=True)
@@ -164,7 +166,7 @@ def test_a_difference_fails_the_test_and_tells_it(pytester: pytest.Pytester, mon
         f"""
         import pytest
         from harness.goldens.golden import parse_golden
-        from harness.goldens import TokenGolden
+        from harness.goldens.extension import TokenGolden
 
         @pytest.fixture
         def golden(snapshot):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.cassettes.cassette import read_cassette
-from harness.cassettes.scrub import MARK
 from harness.live.cassettes import cassettes_of, folder_of, read_recorded, save_all
 from pipeline.base.paths import ROOT
+from pipeline.base.redaction import MARK
 from pipeline.fingerprints.exchanges import ExchangesError
 from pipeline.generation.engines.openrouter import KEY_VARIABLE
 from pipeline.records import Json
@@ -73,7 +73,8 @@ def test_a_cassette_has_the_bytes_the_day_and_the_route(tmp_path: Path) -> None:
     assert "https://openrouter.ai/api/v1/chat/completions" == interaction.uri
 
 
-def test_answers_to_one_question_stand_in_one_cassette_of_the_oldest_day(tmp_path: Path) -> None:
+def test_answers_to_one_question_share_the_oldest_date(tmp_path: Path) -> None:
+    """Answers to one question stand in one cassette of the oldest day."""
     times = (("2", "2026-11-30T05:00:00+00:00"), ("1", "2026-11-30T03:00:00+00:00"))
     lines = [line(source={"run": "r", "route": ROUTE, "row": f"echo/json/{n}", "answered_at": at}) for n, at in times]
 
@@ -84,7 +85,8 @@ def test_answers_to_one_question_stand_in_one_cassette_of_the_oldest_day(tmp_pat
     assert 2 == len(cassettes[NAME].interactions)
 
 
-def test_an_emulated_answer_is_called_so_and_its_port_is_not_kept(tmp_path: Path) -> None:
+def test_an_emulated_answer_says_so_and_drops_its_port(tmp_path: Path) -> None:
+    """An emulated answer is called so and its port is not kept."""
     one = line(
         source={"run": "r", "route": "emulator/chutes", "row": "a/json/1", "answered_at": "2026-11-30T03:00:00+00:00"},
         endpoint="127.0.0.1:8123/api/v1/chat/completions",
@@ -125,9 +127,7 @@ def test_a_file_that_holds_something_else_is_one_sentence(tmp_path: Path) -> Non
         read_recorded(tmp_path / "none.jsonl")
 
 
-def test_no_secret_reaches_a_cassette_from_any_part_of_an_exchange(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_part_of_an_exchange_leaks_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys by their shape, and the key in use also without its prefix."""
     monkeypatch.setenv(KEY_VARIABLE, f"sk-or-v1-{TAIL}")
     one = line(

@@ -37,7 +37,8 @@ def test_a_trait_falls_into_one_tier(before: Trait | None, now: Trait | None, ti
     assert [few] == [change.tier for change in changes(of(before), of(now), few=True)]
 
 
-def test_without_a_committed_fingerprint_all_that_is_proven_is_new() -> None:
+def test_without_a_committed_fingerprint_all_proven_is_new() -> None:
+    """Without a committed fingerprint all that is proven is new."""
     assert [Tier.NEW] == [change.tier for change in changes(None, of(trait("kept")))]
 
 

@@ -42,7 +42,7 @@ def test_every_draw_is_counted_by_what_became_of_it(capsys: pytest.CaptureFixtur
     assert 0 == found["wrong"] == found["broken"]
 
 
-def test_the_same_seed_draws_the_same_answers_in_one_process_and_in_two() -> None:
+def test_a_seed_draws_the_same_answers_in_one_process_or_two() -> None:
     names = ["tiny-kimi", "tiny-kimi"]
     alike = [replace(tally, seconds=0.0) for n in (1, 2) for tally in families.measured(names, 20, 7, n)]
     other = replace(families.measure("tiny-kimi", 20, 8), seconds=0.0)
@@ -69,9 +69,8 @@ def test_a_rebuild_that_loses_a_token_fails(
     assert families.SHOWN == len(told[5:])
 
 
-def test_a_lossless_answer_that_is_refused_fails_though_no_row_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_lossless_answer_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It fails though no row is wrong."""
     monkeypatch.setattr(properties, "reconstruct", lambda *_: Refusal(Reason.COUNT_MISMATCH, "planted"))
     assert 1 == families.main([*TINY, "--draws", str(DRAWS), "--json"])
 

@@ -31,7 +31,7 @@ def test_every_figure_of_a_format_is_a_ratio_with_its_aim(capsys: pytest.Capture
     assert [False, False, True, False, True, False] == ["aim 0.70" in line for line in lines[:6]]
 
 
-def test_families_whose_vocabulary_is_not_here_are_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_without_a_vocabulary_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "find_tokenizer", lambda _: None)
     _, *lines = bench.of_families(bench.Size(100, 1))
 
@@ -39,7 +39,7 @@ def test_families_whose_vocabulary_is_not_here_are_said_to_be_missing(monkeypatc
     assert all("is not here" in line for line in lines)
 
 
-def test_a_family_is_measured_against_the_library_that_its_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_is_measured_against_its_users_library(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tokenizers", reason="the library is not installed")
     here = [name for name in bench.FAMILIES if not name.startswith("kimi") and find_tokenizer(name)]
     if not here:

@@ -80,7 +80,7 @@ def test_a_compressed_answer_comes_through_as_its_own_bytes(tmp_path: Path) -> N
     assert (Came.EQUAL, "same") == (found.came, found.sdk)
 
 
-def test_an_answer_that_a_plain_reading_reads_otherwise_fails_and_is_named(
+def test_an_answer_that_is_read_otherwise_fails_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two halves of one character in two deltas: joined by us, left apart by whoever joins strings."""

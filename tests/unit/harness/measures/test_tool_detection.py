@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.measures.tool_detection import detect, main, prompt_of_any, told
+from harness.measures.tool_detection import detect, main, prompt_of_any, table
 
 CALL = {"role": "assistant", "content": '<functioncall> {"name": "bake"}'}
 ASK = {"role": "user", "content": "Bread?"}
@@ -44,7 +44,7 @@ def test_the_matrix_counts_labels_against_what_is_found(tmp_path: Path) -> None:
     } == found.judged
     assert (1, 2 / 3, False) == (found.false_alarms, found.recall, found.is_good)
     assert {("tools_declared", "none"): 1} == found.borderline
-    assert "false alarms 1, recall 0.667, right 3 of 5" in told(found)
+    assert "false alarms 1, recall 0.667, right 3 of 5" in table(found)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def test_the_grammar_speaks_of_every_feature(feature: str) -> None:
     assert any(FEATURES[feature](prompt) for prompt in prompts)
 
 
-def test_the_first_merge_is_the_most_frequent_pair_and_ties_go_to_the_smaller() -> None:
+def test_the_first_merge_is_the_most_frequent_smallest_pair() -> None:
+    """The first merge is the most frequent pair and ties go to the smaller."""
     ranks = train_ranks(["ab ab ab", "cd cd cd", "ef"], 259)
     assert [b"ab", b"cd", b" ab"] == list(ranks)[256:]
 

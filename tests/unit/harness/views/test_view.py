@@ -88,7 +88,8 @@ def test_deltas_are_tokens_or_batches_of_them() -> None:
     assert "".join(delta.text for delta in tokens) == "".join(delta.text for delta in batches)
 
 
-def test_a_stream_holds_half_characters_back_and_a_body_shows_them_as_replacement() -> None:
+def test_half_characters_are_held_back_or_shown_as_replacement() -> None:
+    """A stream holds half characters back and a body shows them as replacement."""
     half = FORMAT.tokenizer.id_of_bytes(b"\xf0")
     assert half is not None
     cut = (*FORMAT.tokenizer.encode("ok"), half)
@@ -96,7 +97,8 @@ def test_a_stream_holds_half_characters_back_and_a_body_shows_them_as_replacemen
     assert ("ok\ufffd", "ok") == (shown(cut, "chutes").reasoning, shown(cut, "chutes", stream=True).reasoning)
 
 
-def test_a_gateway_that_counts_the_text_again_hides_another_split() -> None:
+def test_a_recounting_gateway_hides_another_split() -> None:
+    """A gateway that counts the text again hides another split."""
     odd = tuple(FORMAT.tokenizer.id_of_bytes(bytes([byte])) or 0 for byte in b"user")
     ids = (*odd, FORMAT.think_close_id, *FORMAT.tokenizer.encode("x"), FORMAT.end_id)
     recounted = shown(ids, "atlascloud", stream=True)

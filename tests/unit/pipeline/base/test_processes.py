@@ -241,12 +241,12 @@ def test_a_worker_that_dies_is_exit_1_and_no_missing_line() -> None:
 def test_a_worker_that_fails_is_named() -> None:
     """In a process of its own: a fork of a test runner with threads is a warning in later Pythons."""
     code = """
-from pipeline.base.processes import WorkerError, spread
+from pipeline.base.processes import WorkerError, map_lines
 def work(lines, first):
     for number, line in enumerate(lines, first):
         yield line if number < 3 else str(1 // 0)
 try:
-    list(spread([b"a\\n", b"b\\n", b"c\\n"], work, 2))
+    list(map_lines([b"a\\n", b"b\\n", b"c\\n"], work, 2))
 except WorkerError as error:
     print(error)
 """

@@ -95,7 +95,8 @@ def test_what_is_no_strict_json_object_is_refused(raw: bytes, word: str) -> None
     assert caught.value.refusal.reason == Reason.MALFORMED_INPUT
 
 
-def test_a_malformed_line_is_an_entry_with_file_line_and_why_and_the_next_line_is_read(tmp_path: Path) -> None:
+def test_a_malformed_line_is_an_entry_and_the_next_is_read(tmp_path: Path) -> None:
+    """The entry has the file, the line and the reason."""
     path = written(tmp_path, b"nonsense", b"", line_of())
 
     bad, good = read_prompts(path)
@@ -106,7 +107,7 @@ def test_a_malformed_line_is_an_entry_with_file_line_and_why_and_the_next_line_i
     assert prompt_of(HELLO) == good
 
 
-def test_a_line_that_could_be_read_and_not_be_written_again_is_refused_by_its_id(tmp_path: Path) -> None:
+def test_a_line_that_could_not_be_written_again_is_refused(tmp_path: Path) -> None:
     """Writers stop at fewer objects in one another than readers."""
     deep = [b'{"id": "a", "messages": [{"role": "user", "content": "b", "x": ' + b"[" * n for n in (197, 198, 700)]
     lines = [line.replace(b'"a"', b'"%d"' % n) + b"]" * (line.count(b"[") - 1) + b"}]}" for n, line in enumerate(deep)]

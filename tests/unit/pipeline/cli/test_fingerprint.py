@@ -38,7 +38,7 @@ def test_json_is_one_trait_a_line_that_reads_as_a_fingerprint(
     assert "25 lines: 25 answers learned from, 0 no exchange\n" == printed.err
 
 
-def test_the_table_says_what_a_proof_lacks_and_what_speaks_against_it(
+def test_the_table_shows_what_a_proof_lacks_and_who_dissents(
     exchanges: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = line(30, text_ids(30, "half a \ufffd character"))

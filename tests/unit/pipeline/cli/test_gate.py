@@ -44,7 +44,7 @@ def test_every_reason_of_the_gate_is_listed_with_its_command(tree: Tree) -> None
     assert all(isinstance(entry, dict) and entry["mend"] for entry in found["objections"])
 
 
-def test_a_shut_gate_prints_reasons_first_and_text_in_brackets_whole(
+def test_a_shut_gate_prints_reasons_first_and_brackets_whole(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.attestation.unlink()

@@ -12,9 +12,10 @@ import pytest
 
 from pipeline.base.paths import ROOT
 from pipeline.cli.main import DEBUG, VERBS, main
-from pipeline.generation.ledger import Ledger, Request
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request
 from pipeline.records import Route
 
+ODD_BYTES = b'{"a": 1}\r\n\xff\x00 no line end'
 PROMPT = '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n'
 
 
@@ -114,9 +115,11 @@ def test_a_number_that_is_none_is_refused_with_its_option(
     assert f"--{option}" in capsys.readouterr().err
 
 
-def test_an_error_of_the_program_itself_asks_for_a_report_and_shows_a_traceback_only_on_demand(
+def test_an_error_of_the_program_itself_asks_for_a_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And shows a traceback only on demand."""
+
     def broken(_: object) -> int:
         raise ZeroDivisionError("halves of nothing")
 
@@ -133,7 +136,7 @@ def test_an_error_of_the_program_itself_asks_for_a_report_and_shows_a_traceback_
     assert ("Traceback" in plain, "Traceback" in debugged) == (False, True)
 
 
-def test_a_package_that_is_not_installed_is_one_sentence_with_the_environment_that_has_it(
+def test_a_missing_package_names_the_environment_that_has_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def bare(_: str) -> None:
@@ -189,9 +192,7 @@ def test_ctrl_c_is_exit_130_without_a_traceback(
     assert (130, "interrupted\n") == (main(["ledger"]), capsys.readouterr().err)
 
 
-def test_the_ledger_verb_shows_spend_by_route_and_what_is_unsettled(
-    own_state: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ledger_verb_shows_spend_and_what_is_unsettled(own_state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = Ledger(own_state / "ledger.sqlite")
     with ledger.transaction():
         paid, emulated = Route("openrouter", "m/k", "chutes"), Route("emulator", "m/k", "chutes")
@@ -214,6 +215,40 @@ def test_the_ledger_verb_shows_spend_by_route_and_what_is_unsettled(
         "unknown_requests": 0,
     }
     assert "at most $0.0025 more in 1 unsettled requests" in table
+
+
+def test_a_paid_answer_is_printed_byte_for_byte(own_state: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Of several attempts the newest."""
+    ledger = Ledger(own_state / "ledger.sqlite")
+    request = Request("abc", "run", Route("openrouter", "m/k", "chutes"), "row", b"{}", 25 * 10**8)
+    with ledger.transaction():
+        first = ledger.claim(request, lambda: None)
+        ledger.answer(first, LedgerAnswer(502, b"bad gateway"))
+        ledger.fail_free(first, "turned away")
+        again = ledger.claim(request, lambda: None)
+        ledger.answer(again, LedgerAnswer(200, ODD_BYTES))
+    ledger.close()
+
+    assert (0, ODD_BYTES) == (main(["ledger", "--answer", "abc"]), capfdbinary.readouterr().out)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_answer_that_no_ledger_holds_is_exit_2(
+    exists: bool, own_state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if exists:
+        Ledger(own_state / "ledger.sqlite").close()
+
+    assert 2 == main(["ledger", "--answer", "abc"])
+    printed = capsys.readouterr()
+    assert ("", 1) == (printed.out, printed.err.count("\n"))
+    assert "ledger.sqlite holds no answer to a request 'abc': give the quarantine line's `request`" in printed.err
+
+
+@pytest.mark.parametrize("flag", ["--reconcile", "--json"])
+def test_an_answer_is_printed_as_it_came_or_not_at_all(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["ledger", "--answer", "abc", flag])
+    assert "leave out --reconcile and --json" in capsys.readouterr().err
 
 
 def test_no_ledger_is_an_empty_listing(capsys: pytest.CaptureFixture[str]) -> None:

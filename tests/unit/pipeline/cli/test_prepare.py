@@ -152,7 +152,7 @@ def test_the_committed_pages_are_the_generated_ones(capsys: pytest.CaptureFixtur
     assert document() == (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8") == capsys.readouterr().out
 
 
-def test_every_reject_reason_has_one_line_of_meaning_and_every_dataset_a_licence() -> None:
+def test_reasons_have_a_meaning_and_datasets_a_licence() -> None:
     assert list(Reject) == list(MEANINGS)
     assert [] == [meaning for meaning in MEANINGS.values() if not meaning or "\n" in meaning]
     assert [] == [name for name, one in DATASETS.items() if not one.licence or not one.page]

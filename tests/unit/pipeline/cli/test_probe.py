@@ -51,8 +51,8 @@ def test_what_is_needed_is_asked_for(option: str, capsys: pytest.CaptureFixture[
 
 def test_no_client_is_imported_before_the_gate_has_answered() -> None:
     code = (
-        "import sys; from pipeline import cli;"
-        f"cli.main(['probe', '--route', 'emulator/chutes', '--model', '{TINY}', '--budget-usd', '1',"
+        "import sys; from pipeline.cli.main import main;"
+        f"main(['probe', '--route', 'emulator/chutes', '--model', '{TINY}', '--budget-usd', '1',"
         " '--out', '/nowhere/out', '--base-url', 'http://127.0.0.1:9/api/v1']);"
         "print(sorted({'openai', 'httpx2'} & set(sys.modules)))"
     )

@@ -37,14 +37,14 @@ def shown(summary: Summary, capsys: pytest.CaptureFixture[str], *again: str) -> 
     return " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
-def test_the_quarantine_is_named_only_where_something_was_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quarantine_is_named_only_where_rows_were_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused = replace(DONE, rows=dict(DONE.rows) | {"refused": 1}, by_reason={"malformed_input": 1})
 
     assert "quarantine" not in shown(DONE, capsys)
     assert "runs/a/quarantine.jsonl for what was refused" in shown(refused, capsys)
 
 
-def test_a_refusal_is_shown_in_its_own_words_and_an_older_one_by_its_meaning(
+def test_a_refusal_is_shown_by_its_detail_or_its_meaning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reasons = {"prompt_unsupported": 2, "usage_missing": 1}

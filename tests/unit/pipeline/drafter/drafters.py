@@ -1,4 +1,4 @@
-"""A drafter and batches of a few hundred numbers, for the tests of this folder."""
+"""Small drafters, batches and trials for the tests here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose
+from pipeline.drafter.decoding.evaluate import Trial, compare
+from pipeline.drafter.decoding.prompts import EvaluationPrompt
+from pipeline.drafter.decoding.speculate import PlainDecoding, Round, SpeculativeDecoding
+from pipeline.drafter.decoding.trees import parse_shape
+from pipeline.drafter.model.config import DrafterConfig, DraftVocabulary, choose_vocabulary
 from pipeline.drafter.model.loss import Teacher, teacher_of
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.training.packing import RowStates
+from pipeline.records import Ids
 
 VOCABULARY, DRAFT, WIDTH, TARGET_WIDTH = 40, 24, 16, 12
 CONFIG = DrafterConfig(
@@ -31,8 +36,11 @@ CONFIG = DrafterConfig(
 
 
 def vocabulary() -> DraftVocabulary:
-    """Every id that is no multiple of three, so that the mapping is no identity, and 38 is left out."""
-    return choose(torch.tensor([float(token % 3 > 0) for token in range(VOCABULARY)]), DRAFT, always=[1])
+    """Return a vocabulary that maps no id to itself.
+
+    Every id that is no multiple of three, without 38.
+    """
+    return choose_vocabulary(torch.tensor([float(token % 3 > 0) for token in range(VOCABULARY)]), DRAFT, always=[1])
 
 
 def drafter(seed: int = 0) -> Drafter:
@@ -53,7 +61,7 @@ def teacher(made: Drafter, seed: int = 1) -> Teacher:
 
 
 def row(prompt: int, answer: int, seed: int) -> RowStates:
-    """A row of so many prompt and answer tokens, its states drawn."""
+    """Return a row with this many tokens and random states."""
     generator = torch.Generator().manual_seed(seed)
     tokens = prompt + answer
     return RowStates(
@@ -66,7 +74,7 @@ def row(prompt: int, answer: int, seed: int) -> RowStates:
 
 
 class Largest(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
-    """While it is entered, `numbers` is how many the largest tensor has that any operation made."""
+    """Record the size of the largest tensor made inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,3 +94,15 @@ class Largest(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
             if isinstance(one, torch.Tensor):
                 self.numbers = max(self.numbers, one.numel())
         return made
+
+
+def plain(ids: Ids, margin: float = 1.0, seconds: float = 2.0) -> PlainDecoding:
+    return PlainDecoding(ids, (margin,) * len(ids), seconds)
+
+
+def trial(
+    name: str, dataset: str, ids: Ids, rounds: tuple[Round, ...], *, margin: float = 1.0, other: Ids | None = None
+) -> Trial:
+    own, speculated = plain(ids, margin), SpeculativeDecoding(other or ids, rounds, 1.0)
+    difference = compare(own, speculated)
+    return Trial("drafter", parse_shape("chain:3"), EvaluationPrompt(name, (1,), dataset), own, speculated, difference)

@@ -1,4 +1,4 @@
-"""Whether folders of rows may be trained on: what is refused, one reason each."""
+"""Which folders of rows are refused, one reason each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_merged_set_names_the_attestations_of_its_runs(run: Path, tmp_path: Pa
 # What the gate is asked
 
 
-def test_the_gate_is_asked_for_the_contract_of_the_rows_vocabulary(run: Path) -> None:
+def test_the_job_names_the_rows_vocabulary(run: Path) -> None:
     assert Job(Kind.TRAIN, format="tiny-kimi", tokenizer_sha256=TOKENIZER) == job_of(read_folders([run]))
 
 
@@ -209,13 +209,13 @@ def test_rows_of_a_tree_that_changed_are_taken_by_choice_alone(tmp_path: Path) -
     assert 2 == len(read_rows([folder], accept_changed_tree=True))
 
 
-def test_a_session_that_was_killed_is_no_change_where_the_next_began_on_the_same_tree(tmp_path: Path) -> None:
+def test_a_killed_session_before_the_same_tree_is_no_change(tmp_path: Path) -> None:
     killed = Session("then", ATTESTATION, TREE)
 
     assert 2 == len(read_rows([run_folder(tmp_path / "run", ROWS, sessions=(killed, ENDED))]))
 
 
-def test_a_session_that_was_killed_before_the_tree_changed_is_refused(tmp_path: Path) -> None:
+def test_a_killed_session_before_another_tree_is_refused(tmp_path: Path) -> None:
     killed = Session("then", OTHER, {"pipeline/": "0"})
     folder = run_folder(tmp_path / "run", ROWS, sessions=(killed, ENDED))
 

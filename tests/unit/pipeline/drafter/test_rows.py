@@ -1,4 +1,4 @@
-"""Proven rows as training takes them: the mask, the policy, and everything that is counted."""
+"""Rows as training takes them: mask, policy, counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evide
 THINK, THINK_CLOSE, END = 30, 31, 32
 
 
-def test_ids_are_prompt_and_output_as_they_lie_and_the_mask_is_the_output(tmp_path: Path) -> None:
+def test_ids_are_prompt_and_output_and_the_mask_is_the_output(tmp_path: Path) -> None:
     """The prefilled `<think>` stands in the prompt and is out; the end token was emitted and is in."""
     spans = (Span(SpanKind.REASONING, 0, 2), Span(SpanKind.THINK_CLOSE, 2, 3), Span(SpanKind.END, 3, 4))
     thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS)
@@ -82,7 +82,7 @@ def test_a_risk_that_nobody_measured_is_said_to_be_unknown(tmp_path: Path) -> No
     assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
 
 
-def test_rows_that_are_too_long_are_left_out_and_counted_and_never_cut(tmp_path: Path) -> None:
+def test_rows_that_are_too_long_are_counted_and_never_cut(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [row("fits", [1, 2], [3, 4]), row("long", [1, 2, 3], [4, 5])])
 
     rows = read_rows([folder], RowPolicy(longest=4))

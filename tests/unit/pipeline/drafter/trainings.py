@@ -1,4 +1,4 @@
-"""A source of drawn states and trainings of a few thousand numbers, for the tests of this folder."""
+"""Random states and small trainings for the tests here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.drafter.target.layers import Layers
 from pipeline.drafter.training.distributed import Sharing, World
 from pipeline.drafter.training.packing import RowStates
 from pipeline.drafter.training.recipe import Recipe
-from pipeline.drafter.training.sampler import BatchSampler, sides_of
+from pipeline.drafter.training.sampler import BatchSampler, split_rows
 from pipeline.drafter.training.trainer import Training
 from pipeline.records import Evidence
 from tests.unit.pipeline.drafter.drafters import TARGET_WIDTH, VOCABULARY, drafter, row, teacher
@@ -23,7 +23,10 @@ LENGTHS = [(3, 5), (2, 9), (4, 3), (1, 6), (5, 7), (2, 2), (3, 8), (2, 4)]
 
 
 class DrawnStates:
-    """Rows whose states are drawn, kept in memory; `spoilt` rows have a state that is no number."""
+    """Rows with random states, in memory.
+
+    `spoilt` rows have a state that is no number.
+    """
 
     layers: Layers = (1, 3, 4)
     hidden_size = TARGET_WIDTH
@@ -41,7 +44,10 @@ class DrawnStates:
 
 
 def recipe(**changes: object) -> Recipe:
-    """Two epochs of one batch of all rows a step, at a rate that shows; nothing is held out."""
+    """Return two epochs of one batch of all rows a step.
+
+    At a rate that shows; nothing is held out.
+    """
     given = Recipe(ttt_length=3, tokens_a_batch=100, learning_rate=0.01, epochs=2, held_out=0.0, draft_vocabulary=24)
     return replace(given, **changes)  # type: ignore[arg-type]  # the caller names Recipe's own fields
 
@@ -50,8 +56,8 @@ def training(source: DrawnStates | None = None, seed: int = 0, **changes: object
     """A training of a drafter with drawn weights, alone."""
     states, chosen = source or DrawnStates(), recipe(**changes)
     made = drafter(seed)
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
-    return Training(made, teacher(made), feed, ALONE, Sharing.DDP)
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
+    return Training(made, teacher(made), sampler, ALONE, Sharing.DDP)
 
 
 def weights(found: Training) -> dict[str, torch.Tensor]:
@@ -59,5 +65,5 @@ def weights(found: Training) -> dict[str, torch.Tensor]:
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Whether two sets of tensors are the same, bit for bit."""
+    """Whether two sets of tensors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

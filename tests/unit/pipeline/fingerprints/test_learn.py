@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures import bytewise
+from harness.fixtures import harmony_bytes as bytewise
 from harness.fixtures.exchanges import (
     arguments_of,
     call_ids,

@@ -76,25 +76,27 @@ def sayable(name: str, prompt: Prompt) -> Prompt:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_prompt_is_rendered_as_the_models_own_template_renders_it(name: str) -> None:
+def test_a_prompt_equals_the_models_own_template(name: str) -> None:
+    """A prompt is rendered as the models own template renders it."""
     fmt = family(name)
     if (template := fmt.template) is None:
         pytest.skip(f"no chat_template.jinja beside the vocabulary of {name}")
 
     def theirs(prompt: Prompt) -> Ids:
-        asked, variables = fmt.dialect.asked(prompt)
+        asked, variables = fmt.dialect.template_inputs(prompt)
         return tuple(fmt.tokenizer.encode_prompt(template.text(asked, **variables)))
 
     compared(fmt, theirs)
 
 
 @pytest.mark.parametrize("name", RENDERERS)
-def test_a_prompt_is_rendered_as_the_package_renderers_renders_it(name: str) -> None:
+def test_a_prompt_equals_the_renderers_package(name: str) -> None:
+    """A prompt is rendered as the package renderers renders it."""
     fmt = family(name)
     by_mode = {thinking: renderer(name, fmt, thinking=thinking) for thinking in (True, False)}
 
     def theirs(prompt: Prompt) -> Ids:
-        messages = [dict(message) for message in fmt.dialect.asked(prompt)[0].messages]
+        messages = [dict(message) for message in fmt.dialect.template_inputs(prompt)[0].messages]
         tools = [dict(tool) for tool in prompt.tools] or None
         return tuple(by_mode[prompt.thinking].render_ids(messages, tools=tools, add_generation_prompt=True))
 
@@ -118,7 +120,8 @@ def renderer(name: str, fmt: TaggedFormat, *, thinking: bool) -> Any:  # noqa: A
     )
 
 
-def test_a_prompt_of_deepseek_v3_2_is_what_deepseeks_own_encoder_makes_of_it() -> None:
+def test_a_deepseek_v3_2_prompt_equals_its_own_encoder() -> None:
+    """A prompt of deepseek v3 2 is what deepseeks own encoder makes of it."""
     fmt, encoder = family("deepseek-v3.2"), encoder_of_v32()
 
     def theirs(prompt: Prompt) -> Ids:

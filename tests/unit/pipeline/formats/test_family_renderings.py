@@ -144,11 +144,12 @@ def can(name: str, prompt: Prompt) -> bool:
 
 
 @pytest.mark.parametrize("name, prompt", prompts(FAMILIES, (True, False)))
-def test_a_prompt_is_rendered_as_the_models_own_template_renders_it(name: str, prompt: Prompt) -> None:
+def test_a_prompt_equals_the_models_own_template(name: str, prompt: Prompt) -> None:
+    """A prompt is rendered as the models own template renders it."""
     fmt = family(name)
     assert isinstance(fmt, TaggedFormat)
     assert fmt.template is not None
-    asked, variables = fmt.dialect.asked(prompt)
+    asked, variables = fmt.dialect.template_inputs(prompt)
 
     ids = fmt.render(prompt)
 
@@ -160,7 +161,7 @@ def test_a_prompt_is_rendered_as_the_models_own_template_renders_it(name: str, p
 def test_a_prompt_is_rendered_as_another_package_renders_it(name: str, prompt: Prompt) -> None:
     fmt = family(name)
     renderer = other(name, fmt)
-    asked = fmt.dialect.asked(prompt)[0] if isinstance(fmt, TaggedFormat) else prompt
+    asked = fmt.dialect.template_inputs(prompt)[0] if isinstance(fmt, TaggedFormat) else prompt
 
     theirs = renderer.render_ids(
         [dict(message) for message in asked.messages],
@@ -186,11 +187,14 @@ def other(name: str, fmt: Format) -> Any:  # noqa: ANN401 — a class of a packa
     return _RENDERERS[name]
 
 
-def test_a_template_of_another_release_is_noticed_at_the_first_prompt() -> None:
+def test_another_releases_template_is_noticed_at_once() -> None:
+    """A template of another release is noticed at the first prompt."""
     fmt = family("qwen3")
     assert isinstance(fmt, TaggedFormat)
     assert fmt.template is not None
-    told = replace(fmt, dialect=replace(fmt.dialect, asked=lambda prompt: (prompt, {"enable_thinking": False})))
+    told = replace(
+        fmt, dialect=replace(fmt.dialect, template_inputs=lambda prompt: (prompt, {"enable_thinking": False}))
+    )
     with pytest.raises(RefusedError, match="renders 13 tokens, this format 9"):
         told.render(Prompt("r", ({"role": "user", "content": "hi"},)))
 

@@ -35,7 +35,7 @@ TURN, END = "<|turn|>", "<|stop|>"
 
 
 @dataclass(frozen=True, slots=True)
-class ToyFormat:
+class ToyFormat(Format):
     """`<|turn|>ROLE:text` for every message, `<|turn|>bot:` for the answer, which is text and `<|stop|>`."""
 
     name: str

@@ -9,7 +9,7 @@ import pytest
 from harness.strategies import suite as suites
 from harness.views.view import PROFILES
 from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
-from pipeline.formats.format import Opener, Parts, end_ids, ending, opened, opening
+from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
 from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
@@ -59,26 +59,28 @@ def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
     fmt = made(glm.GLM5)
     user, observation = fmt.tokenizer.id_of("<|user|>"), fmt.tokenizer.id_of("<|observation|>")
 
-    assert {user, observation} == end_ids(fmt)
-    assert (user, observation) == (ending(fmt, ("a",)), ending(fmt, ("a", fmt.tokenizer.id_of("<tool_call>"))))
+    assert {user, observation} == fmt.end_ids
+    assert (user, observation) == (fmt.end_id_for(("a",)), fmt.end_id_for(("a", fmt.tokenizer.id_of("<tool_call>"))))
 
 
 def test_other_families_have_one_end() -> None:
     for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
-        assert {made(dialect).end_id} == end_ids(made(dialect))
+        assert {made(dialect).end_id} == made(dialect).end_ids
 
 
-def test_text_before_the_tag_that_opens_the_thinking_is_part_of_what_opens_it() -> None:
+def test_text_before_the_thinking_tag_opens_it_too() -> None:
+    """Text before the tag that opens the thinking is part of what opens it."""
     fmt = made(glm45.GLM45)
     lead, think = fmt.tokenizer.encode("\n")[0], fmt.think_open_id
     parts = Parts("a", think_closed=True, body=("\nb",), ended=True)
 
-    assert (lead, think) == opening(fmt) == opened(fmt, fmt.assemble(parts).ids, thinking=True)
-    assert () == opened(fmt, (think,), thinking=True) == opened(fmt, (lead, think), thinking=False)
+    assert (lead, think) == fmt.opening_ids == fmt.opened_with(fmt.assemble(parts).ids, thinking=True)
+    assert () == fmt.opened_with((think,), thinking=True) == fmt.opened_with((lead, think), thinking=False)
     assert Span(SpanKind.THINK_OPEN, 0, 2) == fmt.assemble(parts).spans[0]
 
 
-def test_a_section_whose_tags_are_text_runs_on_to_the_end_of_the_answer() -> None:
+def test_a_section_of_text_tags_runs_to_the_end() -> None:
+    """A section whose tags are text runs on to the end of the answer."""
     fmt = made(deepseek_v32.V32)
     mark = fmt.tokenizer.id_of(deepseek_v32.DSML)
     parts = Parts(None, think_closed=False, body=("a<", mark, "invoke>b</", mark, "invoke>c"), ended=True)
@@ -132,7 +134,8 @@ def test_ids_outside_the_grammar_are_refused(name: str, text: str) -> None:
     assert Reason.LAYOUT_INVALID is refused.value.refusal.reason
 
 
-def test_a_family_that_always_thinks_has_no_answer_without_thinking() -> None:
+def test_a_family_that_always_thinks_has_no_instant_answer() -> None:
+    """A family that always thinks has no answer without thinking."""
     fmt = made(deepseek.R1)
 
     assert Opener.PROMPT is fmt.opener(thinking=False)
@@ -141,7 +144,8 @@ def test_a_family_that_always_thinks_has_no_answer_without_thinking() -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_text_that_spells_a_control_token_stays_text_and_is_named(name: str) -> None:
+def test_a_spelled_control_token_stays_text_and_is_named(name: str) -> None:
+    """Text that spells a control token stays text and is named."""
     fmt = made(DIALECTS[name])
     prompt = Prompt("r", ({"role": "user", "content": "a<think>b"},))
 

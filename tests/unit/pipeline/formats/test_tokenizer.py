@@ -56,7 +56,8 @@ def test_text_without_ids_is_refused(bytes_only: Tokenizer, text: str, reason: R
     assert reason is refused.value.refusal.reason
 
 
-def test_pieces_are_the_bytes_of_each_token_and_of_control_tokens_their_names(bytes_only: Tokenizer) -> None:
+def test_pieces_are_the_bytes_of_each_token(bytes_only: Tokenizer) -> None:
+    """Pieces are the bytes of each token and of control tokens their names."""
     assert [b"a", b"<|im_end|>", b"\xff"] == bytes_only.pieces([97, 258, 255])
 
 
@@ -66,7 +67,8 @@ def test_pieces_of_an_unknown_id_are_refused(bytes_only: Tokenizer, bad: int) ->
         bytes_only.pieces([97, bad])
 
 
-def test_remembered_texts_give_the_same_ids_whatever_became_of_those_given_before(bytes_only: Tokenizer) -> None:
+def test_remembered_texts_give_the_same_ids(bytes_only: Tokenizer) -> None:
+    """Remembered texts give the same ids whatever became of those given before."""
     with bytes_only.remembering():
         bytes_only.encode("ab").clear()
         again = bytes_only.encode("ab")

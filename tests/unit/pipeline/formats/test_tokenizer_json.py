@@ -110,7 +110,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text, at", [("cafe\u0301", 3), ("\u212b", 0), ("a\u0301\u0323", 0)])
-def test_text_that_nfc_changes_is_refused_where_the_file_normalises(tmp_path: Path, text: str, at: int) -> None:
+def test_text_that_nfc_changes_is_refused(tmp_path: Path, text: str, at: int) -> None:
+    """Text that NFC changes is refused where the file normalises."""
     tokenizer = load(tmp_path, small(normalizer={"type": "NFC"}))
     with pytest.raises(RefusedError) as refused:
         tokenizer.encode(text)
@@ -159,7 +160,8 @@ def differing(ours: Tokenizer, theirs: Callable[[list[str]], list[list[int]]], g
     return found
 
 
-def test_every_token_and_every_character_is_split_as_the_library_splits_it(pair: Splits) -> None:
+def test_tokens_and_characters_split_as_in_the_library(pair: Splits) -> None:
+    """Every token and every character is split as the library splits it."""
     ours, theirs = pair
     pieces = [ours.token_bytes(token).decode(errors="ignore") for token in ours.base_ids]
     planes = [chr(code) for code in (*range(0x3400), *range(0x3400, 0x20000, 11)) if not 0xD800 <= code < 0xE000]

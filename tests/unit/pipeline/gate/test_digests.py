@@ -1,8 +1,11 @@
-"""Digests of the tree: the format of dirHash1, what is refused, what is ignored."""
+"""Digests of the tree: dirHash1, what is refused or ignored; code at the root; forged bytecode."""
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
+import py_compile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from pipeline.gate.digests import (
     algorithm,
     changed,
     dir_hash1,
+    forged_caches,
     tree_digests,
     unhashed_code,
 )
@@ -100,7 +104,7 @@ def test_every_subject_has_a_digest_by_the_algorithm_of_its_kind(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", sorted(small for small in ("pipeline/gate/gate.py", "goldens/a.json", "noxfile.py")))
-def test_one_changed_byte_changes_the_digest_of_its_subject_alone(tmp_path: Path, name: str) -> None:
+def test_one_changed_byte_changes_its_subject_alone(tmp_path: Path, name: str) -> None:
     root = small_tree(tmp_path).root
     before = tree_digests(root)
 
@@ -132,7 +136,7 @@ def test_code_at_the_root_that_no_digest_covers_is_found(tmp_path: Path, name: s
     assert (name.partition("/")[0],) == unhashed_code(root)
 
 
-def test_a_linked_package_at_the_root_is_found_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+def test_linked_packages_are_found_and_loops_of_links_end(tmp_path: Path) -> None:
     root = small_tree(tmp_path).root
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     (tmp_path / "elsewhere" / "deep" / "module.py").write_text("")
@@ -154,3 +158,56 @@ def test_a_clean_root_has_no_unhashed_code(tmp_path: Path) -> None:
         (root / name).write_text("")
 
     assert () == unhashed_code(root)
+
+
+# Bytecode that an import would take in place of the source, and that is not the source
+
+
+def compiled(root: Path, mode: py_compile.PycInvalidationMode) -> Path:
+    """A true cache of a small module."""
+    source = root / "pipeline" / "a.py"
+    source.parent.mkdir()
+    source.write_text("def answer() -> int:\n    return 41 + 1\n")
+    return Path(py_compile.compile(str(source), doraise=True, invalidation_mode=mode) or "")
+
+
+def forge(cache: Path) -> None:
+    """Other code under the same header."""
+    code = compile("def answer() -> int:\n    return 43\n", "a.py", "exec")
+    cache.write_bytes(cache.read_bytes()[:16] + marshal.dumps(code))
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+def test_a_true_cache_is_no_objection(tmp_path: Path, mode: py_compile.PycInvalidationMode) -> None:
+    compiled(tmp_path, mode)
+
+    assert [] == list(forged_caches(tmp_path))
+
+
+@pytest.mark.parametrize("mode", list(py_compile.PycInvalidationMode))
+def test_other_code_under_a_header_that_imports_believe_is_found(
+    tmp_path: Path, mode: py_compile.PycInvalidationMode
+) -> None:
+    forge(compiled(tmp_path, mode))
+
+    (objection,) = forged_caches(tmp_path)
+
+    assert "pipeline/__pycache__/a.cpython-311.pyc holds other code than its source" in objection.what.replace(
+        f"cpython-{importlib.util.cache_from_source('a.py').partition('cpython-')[2].partition('.')[0]}", "cpython-311"
+    )
+    assert "find pipeline harness tests -name __pycache__ -exec rm -r {} + && nox -s contract" == objection.mend
+
+
+def test_a_damaged_cache_is_found(tmp_path: Path) -> None:
+    cache = compiled(tmp_path, py_compile.PycInvalidationMode.TIMESTAMP)
+    cache.write_bytes(cache.read_bytes()[:20])
+
+    assert 1 == len(list(forged_caches(tmp_path)))
+
+
+def test_a_cache_that_imports_would_not_take_is_no_objection(tmp_path: Path) -> None:
+    """Its source was edited later, so Python compiles anew."""
+    forge(compiled(tmp_path, py_compile.PycInvalidationMode.TIMESTAMP))
+    os.utime(tmp_path / "pipeline" / "a.py", (1, 1))
+
+    assert [] == list(forged_caches(tmp_path))

@@ -29,7 +29,7 @@ def told(root: Path) -> dict[str, tuple[Json, Json]]:
     return {str(each["name"]): (each["what"], each["mend"]) for each in standing(root)}
 
 
-def test_sets_that_are_absent_are_told_with_the_command_that_records_them(root: Path) -> None:
+def test_absent_sets_come_with_the_command_that_records_them(root: Path) -> None:
     record(root, "sglang-cpu", "sglang", "0.5.23")
 
     assert {

@@ -101,7 +101,7 @@ def test_a_tree_that_is_not_there_keeps_it_shut(tree: Tree) -> None:
     assert not tree.decide(job).allowed
 
 
-def test_require_gives_the_permit_or_raises_with_one_line_a_reason(
+def test_require_raises_with_a_line_for_each_reason(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """In this process, which is not isolated, it can but raise."""
@@ -133,7 +133,7 @@ def test_a_real_model_needs_the_group_of_its_tokenizer(tree: Tree) -> None:
     assert "DRAFTER_GATE_TOKENIZERS=DIR nox -s contract" == objection.mend
 
 
-def test_a_real_model_is_allowed_once_its_tokenizers_group_passed(tree: Tree) -> None:
+def test_a_real_model_is_allowed_once_its_group_passed(tree: Tree) -> None:
     tree.attest(groups=["base", f"tokenizer:{KIMI_SHA256}"])
 
     assert tree.decide(tree.job(format="kimi-k2.5", tokenizer_sha256=KIMI_SHA256)).allowed

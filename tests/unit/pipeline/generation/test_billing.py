@@ -107,7 +107,7 @@ def error(status: int, more: bytes = b"") -> LedgerAnswer:
         *((status, Verdict.DOUBT) for status in (202, 307, 408, 499, 500, 502, 504, 524, 529)),
     ],
 )
-def test_an_error_is_free_only_where_nothing_can_have_been_generated(status: int, verdict: Verdict) -> None:
+def test_an_error_is_free_only_where_nothing_was_generated(status: int, verdict: Verdict) -> None:
     assert verdict == verdict_of(error(status))
 
 
@@ -168,7 +168,8 @@ def object_in(text: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def test_a_stream_that_names_its_usage_in_every_chunk_is_read_in_linear_time() -> None:
+def test_usage_in_every_chunk_is_read_in_linear_time() -> None:
+    """A stream of many chunks that all name their usage."""
     chunk = b'data: {"usage":{"completion_tokens":1,"cost":0.1}}\n\n'
 
     started = time.process_time()

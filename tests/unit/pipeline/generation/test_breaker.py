@@ -1,21 +1,28 @@
-"""The breaker: shares of a window, canaries, cost, and what a trip says."""
+"""The breaker: shares of a window, canaries, cost, trips, and loops."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.generation.breaker import (
     CANARIES,
     COST_LEAST,
     COST_WINDOW,
+    LEAST,
     LEAST_CANARIES,
+    LONGEST,
+    TAIL,
+    TIMES,
     WINDOW,
     Breaker,
     RowSigns,
     Sign,
     Trip,
+    is_loop,
     limits_of,
 )
 
@@ -48,7 +55,7 @@ def test_good_rows_never_trip() -> None:
 
 
 @pytest.mark.parametrize("sign, limit", [(Sign.ERROR, 60), (Sign.EMPTY, 24), (Sign.LOOP, 24)])
-def test_a_share_of_the_window_above_the_limit_trips_and_one_at_it_does_not(sign: Sign, limit: int) -> None:
+def test_a_share_above_the_limit_trips_and_one_at_it_does_not(sign: Sign, limit: int) -> None:
     breaker = Breaker()
     feed(breaker, WINDOW)
 
@@ -57,7 +64,7 @@ def test_a_share_of_the_window_above_the_limit_trips_and_one_at_it_does_not(sign
 
 
 @pytest.mark.parametrize("sign", [Sign.REFUSED, Sign.LENGTH_CUT, Sign.ERROR])
-def test_when_nearly_all_are_bad_nobody_waits_for_the_window_to_fill(sign: Sign) -> None:
+def test_when_nearly_all_are_bad_the_short_window_trips(sign: Sign) -> None:
     breaker = Breaker()
     feed(breaker, WINDOW)
 
@@ -99,7 +106,8 @@ def test_datasets_are_judged_apart() -> None:
 
 
 @pytest.mark.parametrize("datasets", [4, 20])
-def test_a_provider_that_is_bad_for_all_is_noticed_however_many_datasets_there_are(datasets: int) -> None:
+def test_a_bad_provider_is_noticed_over_many_datasets(datasets: int) -> None:
+    """Each dataset alone has too few rows for its own window."""
     breaker = Breaker()
     found = [breaker.see(seen(number, Sign.REFUSED, dataset=f"D{number % datasets}")) for number in range(30)]
 
@@ -128,7 +136,7 @@ def test_a_dataset_with_few_canaries_is_not_judged_by_them_alone() -> None:
     assert breaker.judge_canaries() is None
 
 
-def test_an_accepted_row_that_costs_more_than_three_times_the_first_trips() -> None:
+def test_a_row_at_over_three_times_the_first_cost_trips() -> None:
     breaker = Breaker()
     feed(breaker, COST_WINDOW)
 
@@ -146,7 +154,7 @@ def test_ten_times_the_cost_is_noticed_before_thirty_rows_more() -> None:
     assert feed(breaker, 28, pico=100) is not None
 
 
-def test_a_dataset_that_begins_later_is_measured_by_its_own_first_rows() -> None:
+def test_a_later_dataset_is_measured_by_its_own_first_rows() -> None:
     breaker = Breaker(limits_of({Sign.COST: 3.0}))
     feed(breaker, 200, dataset="B4", pico=100)
     dear = feed(breaker, CANARIES, dataset="B1")
@@ -189,3 +197,54 @@ def test_the_first_trip_stands() -> None:
 
 def test_a_limit_can_be_another() -> None:
     assert Breaker(limits_of({Sign.REFUSED: 0.0})).see(seen(1, Sign.REFUSED)) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * 240,
+        "\n" * 4096,
+        "Let me think. " + "Wait, no. " * 40,
+        "A" * 5000 + "the same long sentence comes again and again, " * 12,
+        "So: " + "好的，" * 100,
+        ("x" * 255 + "y") * 6,
+    ],
+)
+def test_a_phrase_said_over_and_over_at_the_end_is_a_loop(text: str) -> None:
+    assert is_loop(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " " * 239,
+        "Wait, no. " * 40 + "Here is the answer: 42.",
+        "".join(f"{number}. item\n" for number in range(400)),
+        "the same long sentence of many words, said five times only and no more than that, " * 5,
+        ("x" * 256 + "y") * 7,
+        "".join(chr(0x4E00 + number) for number in range(3000)),
+    ],
+)
+def test_an_end_that_differs_is_no_loop(text: str) -> None:
+    assert not is_loop(text)
+
+
+@given(
+    st.text("ab", max_size=12), st.text("abc", min_size=1, max_size=70), st.integers(1, 60), st.text("a", max_size=2)
+)
+def test_a_loop_is_found_exactly_where_its_definition_holds(lead: str, phrase: str, times: int, end: str) -> None:
+    text = lead + phrase * times + end
+    tail = text[-TAIL:]
+    periods = range(1, LONGEST + 1)
+    covered = {period: covers(tail, period) for period in periods}
+
+    assert is_loop(text) == any(length >= max(LEAST, TIMES * period) for period, length in covered.items())
+
+
+def covers(text: str, period: int) -> int:
+    """How much of the end of the text repeats with the period."""
+    length = min(period, len(text))
+    while length < len(text) and text[-length - 1] == text[-length - 1 + period]:
+        length += 1
+    return length

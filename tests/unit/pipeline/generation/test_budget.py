@@ -46,7 +46,7 @@ def test_text_is_exact_and_has_four_decimals_at_least() -> None:
     assert expected == [usd_text(amount) for amount in (0, 1_500_000_000_000, 12_345_000, -100_000_000)]
 
 
-def test_a_reservation_that_does_not_fit_is_refused_and_holds_nothing() -> None:
+def test_a_reservation_that_does_not_fit_holds_nothing() -> None:
     budget = Budget(Cap("run", pico=10))
     budget.reserve(Amount(pico=7))
 
@@ -67,7 +67,7 @@ def test_a_refusal_says_whether_money_in_flight_may_come_back() -> None:
     assert (False, True) == (alone.value.in_flight, crowded.value.in_flight)
 
 
-def test_what_was_used_before_counts_and_what_comes_back_is_free_again() -> None:
+def test_earlier_use_counts_and_what_comes_back_is_free() -> None:
     budget = Budget(Cap("run", pico=10, used=Amount(pico=4)))
     budget.reserve(Amount(pico=6))
     budget.settle(Amount(pico=6), Amount(pico=2))

@@ -65,7 +65,7 @@ def paid(ledger: Ledger, wanted: Request, cost: int) -> None:
         ledger.settle(entry, cost, (10, 20))
 
 
-def test_a_settled_request_is_found_with_its_bytes_and_never_claimed_again(ledger: Ledger) -> None:
+def test_a_settled_request_is_found_and_never_claimed_again(ledger: Ledger) -> None:
     paid(ledger, request("a"), 12)
 
     again = claimed(ledger, request("a"))
@@ -94,7 +94,7 @@ def test_what_failed_free_is_claimed_anew_as_the_next_attempt(ledger: Ledger) ->
     assert ledger.spent(api="openrouter") == 100
 
 
-def test_a_reservation_left_by_a_crash_is_unknown_and_resent_only_if_asked(tmp_path: Path) -> None:
+def test_a_crash_leaves_unknown_and_it_is_resent_only_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     first = Ledger(path)
     claimed(first, request("a"))
@@ -112,7 +112,8 @@ def test_a_reservation_left_by_a_crash_is_unknown_and_resent_only_if_asked(tmp_p
     assert worst == 200  # both may have to be paid
 
 
-def test_the_budget_is_asked_only_for_a_new_reservation_and_its_no_leaves_none(ledger: Ledger) -> None:
+def test_the_budget_is_asked_only_for_a_new_reservation(ledger: Ledger) -> None:
+    """Its refusal leaves no reservation."""
     paid(ledger, request("a"), 12)
 
     def refuse() -> None:
@@ -153,7 +154,7 @@ def test_emulated_money_is_in_no_sum_of_real_money(ledger: Ledger) -> None:
     assert [12, 500, 500] == sums
 
 
-def test_todays_spend_is_of_the_utc_day_with_open_requests_at_their_worst(tmp_path: Path) -> None:
+def test_todays_spend_is_of_the_utc_day_at_the_worst_case(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     days = iter([datetime(2026, 11, 28, 23, 59, 59, tzinfo=UTC)] * 3)
     ledger = Ledger(path, clock=lambda: next(days, NOON))
@@ -167,7 +168,7 @@ def test_todays_spend_is_of_the_utc_day_with_open_requests_at_their_worst(tmp_pa
     assert today == 1011
 
 
-def test_a_ledger_that_is_not_there_has_spent_nothing_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_ledger_has_spent_nothing_and_is_not_made(tmp_path: Path) -> None:
     path = tmp_path / "none.sqlite"
 
     assert (0, []) == (spent_today(path, "openrouter"), listing(path))
@@ -186,7 +187,7 @@ def test_the_listing_has_a_line_a_day_route_dataset_and_state(ledger: Ledger) ->
     assert expected == listing(ledger.path)
 
 
-def test_an_identity_is_of_the_body_and_the_route_and_not_of_key_order() -> None:
+def test_an_identity_is_of_body_and_route_not_of_key_order() -> None:
     body = {"model": "m", "user": "1"}
     base = identity(PAID, body, run="r")
 
@@ -253,7 +254,8 @@ def killed_while_in_flight(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_run_loses_no_answer_and_shows_what_was_in_flight(tmp_path: Path) -> None:
+def test_a_killed_run_loses_no_answer(tmp_path: Path) -> None:
+    """The ledger shows what was in flight."""
     path = tmp_path / "ledger.sqlite"
     process = multiprocessing.get_context("spawn").Process(target=killed_while_in_flight, args=(str(path),))
     process.start()
@@ -267,7 +269,7 @@ def test_a_killed_run_loses_no_answer_and_shows_what_was_in_flight(tmp_path: Pat
     assert [State.SETTLED, State.UNKNOWN] == states
 
 
-def test_a_full_disk_is_said_in_a_sentence_and_leaves_the_ledger_whole(ledger: Ledger) -> None:
+def test_a_full_disk_is_explained_and_leaves_the_ledger_whole(ledger: Ledger) -> None:
     paid(ledger, request("a"), 12)
     entry = claimed(ledger, request("b"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -283,7 +285,8 @@ def test_a_full_disk_is_said_in_a_sentence_and_leaves_the_ledger_whole(ledger: L
         assert (ANSWER, 112) == (ledger.find("b").answer, ledger.spent(api="openrouter"))  # type: ignore[union-attr]
 
 
-def test_an_answer_in_doubt_is_unknown_at_its_worst_with_its_bytes(ledger: Ledger) -> None:
+def test_an_answer_in_doubt_is_unknown_with_its_bytes(ledger: Ledger) -> None:
+    """It counts at its worst case."""
     entry = claimed(ledger, request("a"))
     with ledger.transaction():
         ledger.answer(entry, ANSWER)
@@ -313,7 +316,7 @@ def test_nobody_is_told_to_take_another_ledger(ledger: Ledger) -> None:
     assert "DRAFTER_GATE_STATE" not in str(caught.value)
 
 
-def test_what_a_run_and_a_day_used_counts_the_unsettled_at_their_worst(ledger: Ledger) -> None:
+def test_use_counts_unsettled_requests_at_their_worst(ledger: Ledger) -> None:
     paid(ledger, request("a"), 12)
     claimed(ledger, replace(request("b"), worst_tokens=500))
     claimed(ledger, replace(request("c", run="run-2"), worst_tokens=7))
@@ -325,7 +328,8 @@ def test_what_a_run_and_a_day_used_counts_the_unsettled_at_their_worst(ledger: L
     assert (Amount(112, 530, 2), Amount(212, 537, 3), Amount()) == found
 
 
-def test_a_ledger_of_the_first_schema_is_brought_up_and_keeps_all_it_had(tmp_path: Path) -> None:
+def test_a_ledger_of_the_first_schema_keeps_all_it_had(tmp_path: Path) -> None:
+    """It is brought up to the present schema."""
     path = tmp_path / "ledger.sqlite"
     first = Ledger(path, clock=lambda: NOON)
     paid(first, request("a"), 12)
@@ -345,7 +349,8 @@ def test_a_ledger_of_the_first_schema_is_brought_up_and_keeps_all_it_had(tmp_pat
     assert listing(path) == before
 
 
-def test_what_a_kill_left_in_flight_is_free_where_it_could_cost_nothing_and_only_there(ledger: Ledger) -> None:
+def test_what_could_cost_nothing_is_free_after_a_kill(ledger: Ledger) -> None:
+    """Only that, and only of this run."""
     free, paid = request("free", route=Route("sglang", "m"), worst=0), request("paid")
     with ledger.transaction():
         for each in (free, paid):

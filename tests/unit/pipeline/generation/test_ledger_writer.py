@@ -53,12 +53,12 @@ def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
     ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
 
     async def claim_many() -> list[LedgerEntry]:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         wanted = [request(str(number)) for number in range(100)]
         entries = await asyncio.gather(
-            *(scribe.do(partial(Ledger.claim, request=each, hold=nothing)) for each in wanted)
+            *(writer.do(partial(Ledger.claim, request=each, hold=nothing)) for each in wanted)
         )
-        await scribe.close()
+        await writer.close()
         return entries
 
     entries = asyncio.run(claim_many())
@@ -67,17 +67,17 @@ def test_writes_that_arrive_together_share_one_commit(ledger: Ledger) -> None:
     assert len(commits) < 20
 
 
-def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger: Ledger) -> None:
+def test_a_refusing_operation_leaves_others_of_its_commit(ledger: Ledger) -> None:
     async def mixed() -> list[object]:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         ghost = LedgerEntry("ghost", 1, State.RESERVED, 1)
         jobs = [
-            scribe.do(lambda led: led.claim(request("a"), nothing)),
-            scribe.do(lambda led: led.settle(ghost, 1)),
-            scribe.do(lambda led: led.claim(request("b"), nothing)),
+            writer.do(lambda led: led.claim(request("a"), nothing)),
+            writer.do(lambda led: led.settle(ghost, 1)),
+            writer.do(lambda led: led.claim(request("b"), nothing)),
         ]
         results: list[object] = list(await asyncio.gather(*jobs, return_exceptions=True))
-        await scribe.close()
+        await writer.close()
         return results
 
     first, ghost, last = asyncio.run(mixed())
@@ -87,17 +87,18 @@ def test_one_operation_that_refuses_leaves_the_others_of_its_commit_alone(ledger
     assert isinstance(last, LedgerEntry)
 
 
-def test_an_answer_that_meets_a_full_disk_is_spilled_and_read_in_by_the_next_run(tmp_path: Path) -> None:
+def test_an_answer_that_meets_a_full_disk_is_spilled(tmp_path: Path) -> None:
+    """The next run reads it in."""
     path = tmp_path / "ledger.sqlite"
     big = replace(ANSWER, raw=b"y" * 300_000)
 
     async def answer_on_a_full_disk(ledger: Ledger, entry: LedgerEntry) -> None:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         ledger._db.execute("PRAGMA max_page_count = 20")  # what sqlite says then is what a full disk says
         try:
-            await scribe.keep(entry, big)
+            await writer.keep(entry, big)
         finally:
-            await scribe.close()
+            await writer.close()
 
     first = Ledger(path)
     entry = claimed(first, request("a"))
@@ -126,7 +127,7 @@ def test_a_spilled_answer_that_cannot_be_read_is_not_thrown_away(tmp_path: Path)
     assert path.exists()
 
 
-def test_a_spilled_answer_that_the_ledger_has_no_request_for_is_kept(tmp_path: Path) -> None:
+def test_a_spilled_answer_without_a_request_is_kept(tmp_path: Path) -> None:
     """A ledger that was moved away: the answer is paid for all the same."""
     old, new = Ledger(tmp_path / "old.sqlite"), Ledger(tmp_path / "ledger.sqlite")
     path = spill(new.path, claimed(old, request("a")), ANSWER)
@@ -139,7 +140,7 @@ def test_a_spilled_answer_that_the_ledger_has_no_request_for_is_kept(tmp_path: P
     assert path.exists()
 
 
-def test_a_spilled_answer_that_is_recorded_already_goes_and_another_one_stays(ledger: Ledger) -> None:
+def test_a_spilled_answer_goes_only_once_it_is_recorded(ledger: Ledger) -> None:
     """A crash between the record and the removal leaves the first; nothing overwrites what the ledger has."""
     paid(ledger, request("a"), 12)
     entry = LedgerEntry("a", 1, State.SETTLED, 100)
@@ -174,15 +175,15 @@ def test_a_spilled_answer_is_read_in_for_its_own_attempt(tmp_path: Path) -> None
     assert not path.exists()
 
 
-def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: Ledger) -> None:
+def test_an_answer_with_its_price_is_settled_in_one_commit(ledger: Ledger) -> None:
     commits: list[str] = []
     entry = claimed(ledger, request("a"))
     ledger._db.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
 
     async def keep() -> None:
-        scribe = LedgerWriter(ledger)
-        await scribe.keep(entry, ANSWER, Bill(12_000_000, 10, 20))
-        await scribe.close()
+        writer = LedgerWriter(ledger)
+        await writer.keep(entry, ANSWER, Bill(12_000_000, 10, 20))
+        await writer.close()
 
     asyncio.run(keep())
 
@@ -191,13 +192,13 @@ def test_an_answer_with_its_price_is_written_and_settled_in_one_commit(ledger: L
         assert LedgerEntry("a", 1, State.SETTLED, 100, 12_000_000, ANSWER) == ledger.find("a")
 
 
-def test_an_answer_without_a_price_is_written_and_stays_unsettled(ledger: Ledger) -> None:
+def test_an_answer_without_a_price_stays_unsettled(ledger: Ledger) -> None:
     entry = claimed(ledger, request("a"))
 
     async def keep() -> None:
-        scribe = LedgerWriter(ledger)
-        await scribe.keep(entry, ANSWER, Bill(None, 10, 20))
-        await scribe.close()
+        writer = LedgerWriter(ledger)
+        await writer.keep(entry, ANSWER, Bill(None, 10, 20))
+        await writer.close()
 
     asyncio.run(keep())
 

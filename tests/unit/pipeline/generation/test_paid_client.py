@@ -1,9 +1,11 @@
-"""One question with its money: what is found in the ledger is judged as if it had just come."""
+"""One paid request, and the wait that a provider names."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.engines.openrouter import HttpAnswer
 from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
 from pipeline.generation.ledger_writer import LedgerWriter
-from pipeline.generation.paid_client import PaidClient, Reply, StopError
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply, retry_after_seconds
 from pipeline.records import Route
 
 WORST = Amount(100, 10, 1)
@@ -42,11 +45,11 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def ask(ledger: Ledger, provider: Provider, *, resend: bool = False, budget: Budget | None = None) -> Reply:
     async def work() -> Reply:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         try:
-            return await PaidClient(scribe, budget or Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+            return await PaidClient(writer, budget or Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
         finally:
-            await scribe.close()
+            await writer.close()
 
     return asyncio.run(work())
 
@@ -91,9 +94,8 @@ def test_a_rejected_prompt_is_refused_free_of_charge(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("status", [408, 500, 502, 504, 524])
 @pytest.mark.parametrize("found", [True, False], ids=["found", "fresh"])
-def test_an_error_that_may_be_billed_is_unknown_at_its_worst_until_it_is_resent(
-    status: int, found: bool, ledger: Ledger
-) -> None:
+def test_an_error_that_may_be_billed_is_unknown_until_resent(status: int, found: bool, ledger: Ledger) -> None:
+    """It counts at its worst case until then."""
     budget = Budget(Cap("run", pico=1000))
     if found:
         answered(ledger, status)
@@ -112,7 +114,7 @@ def test_an_error_that_may_be_billed_is_unknown_at_its_worst_until_it_is_resent(
     assert (State.UNKNOWN, WORST.pico + 12) == standing(ledger)
 
 
-def test_a_found_error_in_doubt_is_resent_at_once_where_that_is_asked(ledger: Ledger) -> None:
+def test_a_found_error_in_doubt_is_resent_where_asked(ledger: Ledger) -> None:
     answered(ledger, 502)
 
     assert State.SETTLED == ask(ledger, Provider(), resend=True).entry.state
@@ -127,15 +129,15 @@ def test_an_answer_that_was_not_settled_is_settled_and_not_asked(ledger: Ledger)
     assert (State.SETTLED, 12) == standing(ledger)
 
 
-def test_an_error_with_a_message_that_has_no_utf8_is_written_down(ledger: Ledger) -> None:
+def test_an_error_message_without_utf8_is_written_down(ledger: Ledger) -> None:
     assert ask(ledger, Provider(429, BAD)).again
     assert (State.FAILED_FREE, 0) == standing(ledger)
 
 
 def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> None:
     async def work() -> int:
-        scribe = LedgerWriter(ledger)
-        desk, count = PaidClient(scribe, Budget(), Provider(502, BAD)), 0
+        writer = LedgerWriter(ledger)
+        desk, count = PaidClient(writer, Budget(), Provider(502, BAD)), 0
         try:
             while True:
                 name = f"r{count}"
@@ -145,14 +147,12 @@ def test_a_provider_that_loses_every_request_stops_the_run(ledger: Ledger) -> No
             assert "20 requests in a row" in str(error)  # noqa: PT017 - what is asserted is how the loop ends
             return count
         finally:
-            await scribe.close()
+            await writer.close()
 
     assert 19 == asyncio.run(work())
 
 
-def test_an_answer_that_cannot_be_judged_is_written_down_all_the_same(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_cannot_be_judged_is_written_down(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def stumbling(_: LedgerAnswer) -> tuple[Verdict, Bill]:
         raise ZeroDivisionError("halves of nothing")
 
@@ -163,3 +163,42 @@ def test_an_answer_that_cannot_be_judged_is_written_down_all_the_same(
 
     assert (State.ANSWERED, WORST.pico) == standing(ledger)
     assert (State.SETTLED, False) == ((reply := ask(ledger, Provider())).entry.state, reply.sent)
+
+
+NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
+RESET = str(int(NOW.timestamp() * 1000) + 7500)
+BODY = json.dumps({"error": {"code": 429, "metadata": {"headers": {"X-RateLimit-Reset": RESET}}}}).encode()
+
+
+@pytest.mark.parametrize(
+    "retry_after, reset, raw, expected",
+    [
+        ("3", None, b"", 3.0),
+        ("0.5", None, b"", 0.5),
+        ("Mon, 30 Nov 2026 12:00:09 GMT", None, b"", 9.0),
+        (None, RESET, b"", 7.5),
+        (None, None, BODY, 7.5),
+        ("20", RESET, BODY, 20.0),
+        ("1", RESET, b"", 7.5),
+        ("-4", None, b"", 0.0),
+        ("Mon, 30 Nov 2026 11:00:00 GMT", None, b"", 0.0),
+    ],
+)
+def test_the_longest_wait_that_is_named_counts(
+    retry_after: str | None, reset: str | None, raw: bytes, expected: float
+) -> None:
+    assert expected == retry_after_seconds(HttpAnswer(429, raw, "", None, retry_after, reset), NOW)
+
+
+@pytest.mark.parametrize("junk", ["", "soon", "nan", "inf", "1e999", "Mon, 99 Nov"])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b'{"error":"no"}', b'{"error":{"metadata":null}}', b"[" * 100_000, b"\xff"]
+)
+def test_what_names_no_wait_names_none(junk: str, raw: bytes) -> None:
+    assert retry_after_seconds(HttpAnswer(429, raw, "", None, junk, junk), NOW) is None
+
+
+def test_a_date_that_no_clock_has_names_no_wait() -> None:
+    far = "Mon, 01 Jan 2024 00:00:00 +99999999999999"
+
+    assert retry_after_seconds(HttpAnswer(429, b"", "application/json", None, far), NOW) is None

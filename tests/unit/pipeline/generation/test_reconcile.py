@@ -60,11 +60,11 @@ def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Reconciled, int]
 
 def asked_again(ledger: Ledger, provider: Provider, *, resend: bool = False) -> Reply:
     async def work() -> Reply:
-        scribe = LedgerWriter(ledger)
+        writer = LedgerWriter(ledger)
         try:
-            return await PaidClient(scribe, Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
+            return await PaidClient(writer, Budget(), provider, resend_unknown=resend).ask(PAID, WORST)
         finally:
-            await scribe.close()
+            await writer.close()
 
     return asyncio.run(work())
 
@@ -77,7 +77,8 @@ def standing(ledger: Ledger) -> tuple[State, int | None]:
 
 
 @pytest.mark.parametrize("resend", [False, True])
-def test_what_was_billed_is_refused_as_the_error_that_it_was_and_not_paid_again(resend: bool, ledger: Ledger) -> None:
+def test_what_was_billed_is_refused_and_not_paid_again(resend: bool, ledger: Ledger) -> None:
+    """It is refused as the error that it was."""
     found = reconciled(ledger, {"total_cost": 0.00000000005, "is_byok": False})
     reply = asked_again(ledger, provider := Provider(), resend=resend)
 
@@ -99,7 +100,7 @@ def test_what_was_billed_nothing_is_asked_anew(ledger: Ledger) -> None:
     assert (1, State.SETTLED, 2) == (provider.asked, reply.entry.state, reply.entry.attempt)
 
 
-def test_what_was_billed_upstream_to_the_accounts_own_key_is_not_free(ledger: Ledger) -> None:
+def test_what_was_billed_upstream_to_the_own_key_is_not_free(ledger: Ledger) -> None:
     record: dict[str, Json] = {"total_cost": 0, "is_byok": True, "upstream_inference_cost": 0.00000000007}
 
     assert {Reconciled.SETTLED: 1} == reconciled(ledger, record)

@@ -62,7 +62,8 @@ def test_a_call_index_renumbered_by_history_is_refused() -> None:
     assert Reason.STRUCTURED_CALLS is reason(row)
 
 
-def test_argument_keys_in_another_order_are_refused_where_arguments_are_written_anew() -> None:
+def test_reordered_argument_keys_are_refused_if_rewritten() -> None:
+    """Argument keys in another order are refused where arguments are written anew."""
     sampled, shown = '{"b": 1, "a": 2}', '{"a": 2, "b": 1}'
     assert len(ENCODE(sampled)) == len(ENCODE(shown))
 
@@ -95,7 +96,7 @@ def test_a_cut_that_may_have_hidden_half_a_character_is_refused() -> None:
     assert Reason.AMBIGUOUS_LAYOUT is reason(of(answer(content=" ", deltas=deltas, usage=counts(emitted), **cut)))
 
 
-def test_line_ends_on_a_route_that_was_seen_to_change_them_are_refused() -> None:
+def test_line_ends_are_refused_where_the_route_changes_them() -> None:
     """CR LF and LF are a token each; one change that was ever seen is enough, proven or not."""
     known = route()
     changing = replace(known, traits={**known.traits, TraitName.LINE_ENDS: Trait("changed", 1, proven=False)})
@@ -106,7 +107,7 @@ def test_line_ends_on_a_route_that_was_seen_to_change_them_are_refused() -> None
     assert isinstance(told(FORMAT, ("So it is.", "ab"), len(REASONING) + 1 + len(ENCODE("ab")) + 1, changing), TokenRow)
 
 
-def test_line_ends_that_add_to_the_count_are_told_by_it_on_any_route() -> None:
+def test_line_ends_that_add_tokens_show_in_the_count() -> None:
     """The compact vocabulary has no token of CR LF, so that a text without the CR has fewer tokens."""
     around = len(REASONING) + 2
     shown, sampled = len(ENCODE("a\nb")), len(ENCODE("a\r\nb"))
@@ -160,7 +161,7 @@ def test_tokens_that_a_budget_forces_are_never_asked_for(key: str) -> None:
     assert {"enabled": True} == request_body(PROMPT, route_asked, Sampling(), ToolMode.NONE, FORMAT, "s")["reasoning"]
 
 
-def test_two_faults_that_cancel_in_one_kind_of_answer_show_in_another() -> None:
+def test_two_faults_that_cancel_show_in_another_answer() -> None:
     """An end token wrongly thought uncounted, a closing tag wrongly thought counted: right for answers that think."""
     mistaken = route({TraitName.END_COUNTED: False})
     true = route({TraitName.THINK_CLOSE_COUNTED: False})
@@ -192,7 +193,8 @@ def same_length() -> tuple[int, ...]:
     return found
 
 
-def test_a_resplit_of_the_same_length_is_recovered_from_deltas_that_are_tokens() -> None:
+def test_a_resplit_is_recovered_from_token_deltas() -> None:
+    """A resplit of the same length is recovered from deltas that are tokens."""
     split = same_length()
     assert (len(ENCODE(TEXT)), TEXT.encode()) == (len(split), FORMAT.tokenizer.decode_bytes(split))
     pieces = [("reasoning", token) for token in REASONING] + [("content", token) for token in split]
@@ -203,7 +205,8 @@ def test_a_resplit_of_the_same_length_is_recovered_from_deltas_that_are_tokens()
     assert (Evidence.STREAM_DELTAS, (*REASONING, CLOSE, *split, END)) == (row.evidence, row.output_ids)
 
 
-def test_a_resplit_of_the_same_length_is_refused_where_deltas_are_batches_of_tokens() -> None:
+def test_a_resplit_is_refused_in_batches_of_tokens() -> None:
+    """A resplit of the same length is refused where deltas are batches of tokens."""
     split = same_length()
     first = next(end for end in range(1, len(split)) if not ends_canonically(split[:end]))
     cut = len(FORMAT.tokenizer.decode_text(split[:first]))
@@ -219,7 +222,7 @@ def ends_canonically(tokens: tuple[int, ...]) -> bool:
     return len(text) in ends
 
 
-def test_a_resplit_of_the_same_length_in_a_body_is_the_risk_of_the_weakest_evidence_alone() -> None:
+def test_a_resplit_in_a_body_is_the_risk_of_counted_alone() -> None:
     """Nothing in a body tells it; only `counted` takes it, whose measured rate is stated; returned ids refute it."""
     split = same_length()
     shown = answer(content=TEXT, usage=counts(len(REASONING) + 1 + len(split) + 1))

@@ -47,7 +47,8 @@ def test_a_file_that_is_no_fingerprint_is_an_error(tmp_path: Path, text: str) ->
         read_fingerprints(tmp_path / "f.jsonl")
 
 
-def test_a_line_that_lacks_a_field_names_the_field_and_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_field_is_named_with_the_remedy(tmp_path: Path) -> None:
+    """A line that lacks a field names the field and the remedy."""
     (tmp_path / "f.jsonl").write_text('{"id": "a-1"}')
 
     with pytest.raises(FingerprintError, match=r"line 1: no 'provider'.*python -m pipeline fingerprint"):
@@ -122,7 +123,6 @@ def test_other_names_are_errors(name: str) -> None:
         ("z-ai/glm-5-turbo", "z-ai/glm-5-turbo-20260315", True),
     ],
 )
-def test_a_date_after_the_slug_is_the_same_model_unless_it_names_one_of_its_own(
-    asked: str, told: str, expected: bool
-) -> None:
+def test_a_dated_slug_is_the_same_model_unless_it_is_its_own(asked: str, told: str, expected: bool) -> None:
+    """A date after the slug is the same model unless it names one of its own."""
     assert expected == is_model(asked, told)

@@ -40,7 +40,8 @@ def test_a_split_of_another_length_is_refused_and_no_mismatch() -> None:
     assert f"refused:{Reason.COUNT_MISMATCH}" == verdict(returned(other_split(WHOLE, same_count=False)), route())
 
 
-def test_a_split_of_the_same_length_is_the_mismatch_that_counted_states() -> None:
+def test_a_same_length_split_is_the_mismatch_of_counted() -> None:
+    """A split of the same length is the mismatch that counted states."""
     text = "Three letters, then banana."
     ids = other_split((*REASONING, CLOSE, *FORMAT.tokenizer.encode(text), END), same_count=True)
 
@@ -58,7 +59,8 @@ def test_a_route_that_is_not_known_proves_nothing_and_says_so() -> None:
     assert f"refused:{Reason.SEAM_LOSSY}" == verdict(returned(WHOLE), route({TraitName.SEAM: "stripped"}))
 
 
-def test_the_tally_counts_matches_by_evidence_and_refusals_by_reason() -> None:
+def test_tally_counts_by_evidence_and_by_reason() -> None:
+    """The tally counts matches by evidence and refusals by reason."""
     verdicts = ["equal:counted", "differs:counted", "equal:stream_deltas", "refused:seam_lossy", None]
     tally = OracleTally()
     results: list[dict[str, object]] = [{"id": n, "oracle": one} for n, one in enumerate(verdicts)]

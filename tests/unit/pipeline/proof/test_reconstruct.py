@@ -58,7 +58,7 @@ def test_an_answer_cut_in_its_reasoning_has_no_closing_tag() -> None:
     assert tuple(REASONING) == row.output_ids
 
 
-def test_only_the_count_says_that_a_cut_answer_had_closed_its_thinking() -> None:
+def test_a_close_that_only_the_count_shows_is_refused() -> None:
     """Half a character, which shows nothing, has the same count."""
     cut = answer(content=None, finish_reason="length", native_finish_reason=None, usage=counts(len(REASONING) + 1))
 
@@ -66,7 +66,7 @@ def test_only_the_count_says_that_a_cut_answer_had_closed_its_thinking() -> None
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
-def test_an_answer_without_the_reasoning_that_was_asked_for_does_not_show_where_it_ended(streamed: bool) -> None:
+def test_an_answer_without_reasoning_hides_where_it_ended(streamed: bool) -> None:
     """The whole of it may have come as content, with the closing tag anywhere inside."""
     tokens = FORMAT.tokenizer.encode("So it is. Yes.")
     pieces = tuple(Delta("content", FORMAT.tokenizer.decode_text([token])) for token in tokens)
@@ -153,7 +153,8 @@ def test_a_cut_that_is_not_at_the_limit_is_refused() -> None:
     assert Reason.FINISH_CONTRADICTS is reason(reconstruct(PROMPT, cut, FORMAT, route(), Expected(max_tokens=500)))
 
 
-def test_a_stop_at_exactly_the_limit_is_ambiguous_where_the_end_token_does_not_count() -> None:
+def test_a_stop_at_the_limit_is_ambiguous_if_end_is_uncounted() -> None:
+    """A stop at exactly the limit is ambiguous where the end token does not count."""
     fingerprint = route({TraitName.END_COUNTED: False})
     stopped = answer(usage=counts(len(WHOLE) - 1))
     row = reconstruct(PROMPT, stopped, FORMAT, fingerprint, Expected(max_tokens=len(WHOLE) - 1))
@@ -161,7 +162,8 @@ def test_a_stop_at_exactly_the_limit_is_ambiguous_where_the_end_token_does_not_c
     assert Reason.AMBIGUOUS_LAYOUT is reason(row)
 
 
-def test_a_prompt_that_spells_a_control_token_is_refused_unless_its_ids_come_back() -> None:
+def test_a_prompt_with_a_control_token_needs_its_ids() -> None:
+    """A prompt that spells a control token is refused unless its ids come back."""
     prompt = Prompt("r", ({"role": "user", "content": "what is <think>?"},))
     ids = FORMAT.render(prompt)
     told = answer(usage=counts(len(WHOLE), len(ids)))
@@ -177,7 +179,8 @@ def test_thinking_that_was_off_and_came_all_the_same_is_refused() -> None:
     assert Reason.LAYOUT_INVALID is reason(of(told, prompt=prompt))
 
 
-def test_a_prefix_that_the_route_puts_first_stands_in_the_prompt_ids() -> None:
+def test_the_routes_prefix_stands_in_the_prompt_ids() -> None:
+    """A prefix that the route puts first stands in the prompt ids."""
     fingerprint = route({TraitName.PROMPT_PREFIX: ["[BOS]"]})
     row = of(answer(usage=counts(len(WHOLE), len(PROMPT_IDS) + 1)), fingerprint)
 

@@ -60,7 +60,7 @@ def bare(*, streamed: bool) -> Completion:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_content_alone_does_not_say_where_the_thinking_was_closed(streamed: bool) -> None:
+def test_content_alone_hides_where_thinking_was_closed(streamed: bool) -> None:
     """The tag may have stood first, or in the middle, on a route that shows both sides of it as content."""
     unknown = route({TraitName.UNCLOSED: None}, stream=streamed)
     content = route({TraitName.UNCLOSED: "content"}, stream=streamed)
@@ -70,9 +70,8 @@ def test_content_alone_does_not_say_where_the_thinking_was_closed(streamed: bool
 
 
 @pytest.mark.parametrize("streamed, grade", [(False, Evidence.COUNTED), (True, Evidence.STREAM_DELTAS)])
-def test_content_alone_is_enough_where_unclosed_thinking_is_proven_to_be_reasoning(
-    streamed: bool, grade: Evidence
-) -> None:
+def test_content_alone_is_enough_if_unclosed_is_reasoning(streamed: bool, grade: Evidence) -> None:
+    """Content alone is enough where unclosed thinking is proven to be reasoning."""
     row = of(bare(streamed=streamed), route(stream=streamed))
 
     assert isinstance(row, TokenRow)
@@ -119,7 +118,8 @@ def test_the_limit_is_held_against_every_proof(
     assert expected is reason(reconstruct(PROMPT, told, FORMAT, known, Expected(max_tokens=limit)))
 
 
-def test_the_end_token_of_a_section_has_a_trait_of_its_own_at_the_limit() -> None:
+def test_a_sections_end_token_has_its_own_trait_at_the_limit() -> None:
+    """The end token of a section has a trait of its own at the limit."""
     told = answer(
         content=SECTION, usage=counts(len(REASONING) + 5 + len(ENCODE("functions.f:0")) + len(ENCODE("{}")) + 1)
     )
@@ -154,7 +154,8 @@ def test_ids_that_do_not_hold_the_calls_shown_are_refused(
     assert reason(of(given)) in {Reason.IDS_CONTRADICT, Reason.LOGPROBS_CONTRADICT}
 
 
-def test_how_a_provider_names_and_writes_a_call_is_its_own_affair_where_ids_are_given() -> None:
+def test_names_and_spacing_of_calls_are_free_where_ids_came() -> None:
+    """How a provider names and writes a call is its own affair where ids are given."""
     call = ToolCall("call_7", "f", '{"a":1}')
     told = answer(content=None, tool_calls=(call,), finish_reason="tool_calls", usage=counts(len(CALLING)))
 
@@ -226,9 +227,8 @@ def test_a_call_without_arguments_has_its_place_in_the_stream() -> None:
     ],
     ids=["details differ", "refusal", "old call"],
 )  # fmt: skip
-def test_what_stands_beside_the_fields_that_are_read_is_not_lost_without_a_word(
-    message: Json, expected: Reason
-) -> None:
+def test_unread_parts_of_an_answer_are_refused(message: Json, expected: Reason) -> None:
+    """What stands beside the fields that are read is not lost without a word."""
     with pytest.raises(RefusedError) as refused:
         completion_of_body({"choices": [{"message": message, "finish_reason": "stop"}]})
 

@@ -96,7 +96,8 @@ def test_a_stop_reason_of_another_kind_is_malformed(value: Json) -> None:
     [(["\n\n"], "finish_unknown"), ("x", "finish_unknown"), (None, None), ([], None), (5, "malformed_input")],
     ids=str,
 )
-def test_a_line_whose_stop_texts_may_have_ended_the_answer_is_refused(stop: Json, expected: str | None) -> None:
+def test_a_possible_stop_text_is_refused(stop: Json, expected: str | None) -> None:
+    """A line whose stop texts may have ended the answer is refused."""
     usage: Json = {"prompt_tokens": of_prompt(), "completion_tokens": len(WHOLE) - 1}
     choice: Json = {
         "message": {"reasoning": "So it is.", "content": " Yes."},
@@ -117,7 +118,8 @@ def test_a_line_whose_stop_texts_may_have_ended_the_answer_is_refused(stop: Json
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
-def test_a_section_may_have_ended_a_thinking_that_was_never_closed(streamed: bool) -> None:
+def test_a_section_may_end_an_unclosed_thinking(streamed: bool) -> None:
+    """A section may have ended a thinking that was never closed."""
     section = (
         *(SECTION_BEGIN, CALL_BEGIN, *ENCODE("functions.f:0"), ARGUMENT),
         *(*ENCODE("{}"), CALL_END, SECTION_END),
@@ -163,9 +165,10 @@ def test_text_on_both_sides_tells_that_the_thinking_was_closed(streamed: bool) -
     ids=["nothing known", "native stop", "native STOP", "the limit"],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["body", "stream"])
-def test_an_end_that_is_not_counted_is_told_by_the_limit_or_natively(
+def test_an_uncounted_end_needs_the_limit_or_native_finish(
     native: str | None, limit: int | None, expected: Reason | None, streamed: bool
 ) -> None:
+    """An end that is not counted is told by the limit or natively."""
     pieces = (*deltas("reasoning", *REASONING), *deltas("content", *CONTENT)) if streamed else None
     told = answer(native_finish_reason=native, usage=counts(len(WHOLE) - 1), deltas=pieces)
 
@@ -190,7 +193,8 @@ def called(content: str | None, *calls: ToolCall) -> Completion:
 PLAIN = ToolCall("functions.f:0", "f", '{"a": "x"}')
 
 
-def test_one_call_is_proven_where_the_route_keeps_its_id_and_arguments() -> None:
+def test_a_call_is_proven_where_id_and_arguments_are_kept() -> None:
+    """One call is proven where the route keeps its id and arguments."""
     row = of(called(None, PLAIN))
 
     assert isinstance(row, TokenRow)

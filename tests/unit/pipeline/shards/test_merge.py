@@ -261,9 +261,10 @@ FAULTS: dict[Callable[[Path], None], str] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_folder_that_is_not_what_its_manifest_says_is_refused_and_nothing_is_written(
+def test_a_folder_that_contradicts_its_manifest_is_refused(
     fault: Callable[[Path], None], runs: list[Path], tmp_path: Path
 ) -> None:
+    """And nothing is written."""
     fault(runs[1])
 
     with pytest.raises(MergeError) as caught:

@@ -140,7 +140,8 @@ def test_a_row_stands_in_the_folder_once(again: TokenRow | Quarantined, tmp_path
         shards.accept(again, "") if isinstance(again, TokenRow) else shards.refuse(again)
 
 
-def test_a_quarantine_line_that_a_crash_cut_is_taken_off_and_its_row_comes_again(tmp_path: Path) -> None:
+def test_a_quarantine_line_that_a_crash_cut_is_removed(tmp_path: Path) -> None:
+    """Its row comes again."""
     shards = opened(tmp_path)
     shards.refuse(refused("a"))
     shards.flush()
@@ -217,9 +218,7 @@ def test_rows_keep_their_order_over_blocks_of_rows_and_of_ids(tmp_path: Path) ->
     assert [256, 46, 10] == [groups.row_group(at).num_rows for at in range(groups.num_row_groups)]
 
 
-def test_a_library_that_writes_no_shards_is_met_when_the_folder_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_writes_no_shards_is_met_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.shards.shards.CODEC", "lzo")
 
     with pytest.raises(ShardError, match=r"writes no shards .*LZO.*pip install"):
@@ -233,7 +232,7 @@ def begun(folder: Path, **changes: Json) -> Manifest:
     return manifests.begin(folder, {**SETTINGS, **changes})
 
 
-def test_a_folder_goes_on_under_its_settings_with_its_run_and_sessions(tmp_path: Path) -> None:
+def test_a_folder_goes_on_with_its_settings_run_and_sessions(tmp_path: Path) -> None:
     session = Session("2026-11-29T12:00:00+00:00", "ab" * 32, {"pipeline/": "1"})
     first = begun(tmp_path)
     manifests.write(tmp_path, Manifest(first.run, first.settings, (session,)))

@@ -35,7 +35,7 @@ def test_every_shape_is_drafted_by_everyone_and_nothing_differs(target: Target, 
     found = trials(target, tmp_path / "trained", QUESTIONS, shapes, 12)
 
     expected = list(product("ab", ("chain:3", "tree:3,2"), ("drawn", "trained", "knowing")))
-    assert expected == [(trial.question.id, trial.shape.name, trial.contender) for trial in found]
+    assert expected == [(trial.prompt.id, trial.shape.name, trial.contender) for trial in found]
     assert {None} == {trial.difference for trial in found}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.measures.engines.speculation import Drafted, flags, objections_to, told_by_sglang, told_by_vllm
+from harness.measures.engines.speculation import Drafted, counts_of_sglang, counts_of_vllm, flags, objections_to
 from pipeline.generation.engines.output import EngineError
 from pipeline.records import Json
 
@@ -24,19 +24,19 @@ EQUAL: dict[str, Json] = {"wide": 0, "near": 0}
 
 
 def test_vllm_counts_its_drafts_in_its_metrics() -> None:
-    assert Drafted(200, 800, 613) == told_by_vllm(METRICS)
-    assert Drafted() == told_by_vllm("")
+    assert Drafted(200, 800, 613) == counts_of_vllm(METRICS)
+    assert Drafted() == counts_of_vllm("")
 
 
 def test_sglang_counts_them_in_each_answer() -> None:
     meta = {"spec_verify_ct": 5, "spec_num_proposed_drafts": 20, "spec_num_correct_drafts": 12}
 
-    assert Drafted(5, 20, 12) == told_by_sglang(json.dumps({"meta_info": meta}).encode())
+    assert Drafted(5, 20, 12) == counts_of_sglang(json.dumps({"meta_info": meta}).encode())
 
 
 def test_an_answer_without_counts_is_no_speculation() -> None:
     with pytest.raises(EngineError, match="says nothing of its drafts"):
-        told_by_sglang(b'{"meta_info": {"completion_tokens": 3}}')
+        counts_of_sglang(b'{"meta_info": {"completion_tokens": 3}}')
 
 
 def test_an_acceptance_length_counts_the_targets_own_token() -> None:

@@ -7,7 +7,7 @@ import pytest
 from harness.engines.scripted_model import call, section
 from harness.fixtures.answers import FORMAT
 from harness.measures.parsers.differential import ParserTally, note
-from harness.measures.parsers.rules import RULES, explained, reading_of, said
+from harness.measures.parsers.rules import RULES, explained, reading_of, summary
 from harness.strategies.texts import Drawn, drawn_texts, ids_of_text
 
 CALL = ("functions.get_time:0", '{"city": "Oslo"}')
@@ -21,11 +21,12 @@ def reasons(
     return explained(reading_of(FORMAT, parts), RULES[engine], (reasoning, content, theirs))
 
 
-def test_a_completion_is_read_with_its_calls_as_they_were_emitted() -> None:
+def test_calls_are_read_as_they_were_emitted() -> None:
+    """Within the completion that holds them."""
     text = f"So.</think>Wait.{section(call(), call('x', ''))}Done."
     read = reading_of(FORMAT, FORMAT.parse(ids_of_text(FORMAT.tokenizer, text), thinking=True))
 
-    assert ("So.", "Wait.Done.", (CALL, ("x", ""))) == said(read)
+    assert ("So.", "Wait.Done.", (CALL, ("x", ""))) == summary(read)
     assert ("Wait.", "Done.") == (read.before, read.after)
 
 
@@ -68,7 +69,7 @@ def test_vllm_strips_the_end_of_the_reasoning() -> None:
     assert None is reasons("sglang", "So.\n</think> Yes.\n", reasoning="So.", content=" Yes.\n")
 
 
-def test_a_difference_that_no_rule_makes_is_told() -> None:
+def test_a_difference_that_no_rule_makes_is_not_explained() -> None:
     tally = ParserTally()
     note(tally, "sglang", Drawn("Yes.", thinking=False), {"reasoning": "", "content": "No.", "calls": []}, FORMAT)
     note(tally, "sglang", Drawn("Yes.", thinking=False), {"reasoning": "", "content": "Yes.", "calls": []}, FORMAT)
@@ -76,7 +77,8 @@ def test_a_difference_that_no_rule_makes_is_told() -> None:
     assert (2, 1, 0, 0, 1) == (tally.texts, tally.equal, tally.refused, tally.explained, len(tally.unexplained))
 
 
-def test_the_same_number_draws_the_same_texts_and_none_names_the_end_of_a_turn() -> None:
+def test_the_same_number_draws_the_same_texts() -> None:
+    """None of them names the end of a turn."""
     drawn = drawn_texts(60)
 
     assert drawn == drawn_texts(60)

@@ -1,16 +1,28 @@
-"""The drafter over its cache: against the same layer written densely, and against what training computes."""
+"""The drafter over its cache, and the baselines.
+
+Against the same layer written densely, and against what training computes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 
 import pytest
 import torch
 from torch.nn import functional
 
 from harness.fixtures.drafters import drawn_drafter, small_llama
-from pipeline.drafter.decoding.drafting import DrafterDrafting
-from pipeline.drafter.decoding.trees import ROOT, Tree, grow, parse_shape
+from pipeline.drafter.decoding.drafting import (
+    DrafterDrafting,
+    SeedError,
+    TableDrafting,
+    successors_in,
+    untrained,
+    untrained_like,
+)
+from pipeline.drafter.decoding.trees import ROOT, Offers, Tree, grow, parse_shape
+from pipeline.drafter.model.config import DrafterConfig, choose_vocabulary
 from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.drafter.training.packing import PackedBatch
@@ -55,7 +67,10 @@ def rotated(heads: torch.Tensor, position: int, theta: float) -> torch.Tensor:
 
 
 class Dense:
-    """One row a call, everything written out: keys seen so far are a list, and who attends what is said by index."""
+    """One row a call, everything written out.
+
+    Keys seen so far are a list; indices say which row attends which.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         self.weights = dict(drafter.state_dict())
@@ -94,7 +109,10 @@ class Dense:
 
 
 def dense_rows(dense: Dense, drafter: Drafter, ids: tuple[int, ...], aux: torch.Tensor, rows: int) -> torch.Tensor:
-    """Read so many verified rows: row r is token r + 1 with the target's state of token r, at position r."""
+    """Read verified rows: row r is token r + 1.
+
+    With the target's state of token r, at position r.
+    """
     state = torch.empty(0)
     for row in range(rows):
         hidden = drafter.fc.weight @ aux[row]
@@ -102,9 +120,7 @@ def dense_rows(dense: Dense, drafter: Drafter, ids: tuple[int, ...], aux: torch.
     return state
 
 
-def test_the_first_draft_comes_of_the_last_prompt_row_and_the_token_the_target_produced(
-    drafter: Drafter, aux: torch.Tensor
-) -> None:
+def test_the_first_draft_follows_from_the_last_prompt_row(drafter: Drafter, aux: torch.Tensor) -> None:
     dense, drafting = Dense(drafter), DrafterDrafting(drafter)
     ids = (*PROMPT, FIRST)
 
@@ -115,7 +131,7 @@ def test_the_first_draft_comes_of_the_last_prompt_row_and_the_token_the_target_p
     assert best.values.tolist() == pytest.approx(offers.scores[0], abs=1e-5)
 
 
-def test_each_node_reads_verified_rows_its_own_path_and_its_parents_state(drafter: Drafter, aux: torch.Tensor) -> None:
+def test_a_node_reads_verified_rows_its_path_and_parent(drafter: Drafter, aux: torch.Tensor) -> None:
     dense, drafting = Dense(drafter), DrafterDrafting(drafter)
     ids, rows = (*PROMPT, FIRST), len(PROMPT)
     tree = Tree((4, 30, 4, 8), (ROOT, ROOT, 0, 1))
@@ -137,7 +153,7 @@ def test_each_node_reads_verified_rows_its_own_path_and_its_parents_state(drafte
             assert best.values.tolist() == pytest.approx(scores, abs=1e-5)
 
 
-def test_after_a_round_accepted_tokens_are_read_with_the_targets_states(drafter: Drafter, aux: torch.Tensor) -> None:
+def test_accepted_tokens_are_read_with_the_targets_states(drafter: Drafter, aux: torch.Tensor) -> None:
     """Two tokens more, whatever was drafted in between."""
     dense, drafting = Dense(drafter), DrafterDrafting(drafter)
     ids = (*PROMPT, FIRST, 4)
@@ -183,3 +199,61 @@ def test_beginning_anew_forgets(drafter: Drafter, aux: torch.Tensor) -> None:
     drafting.begin()
 
     assert once == drafting.follow((*PROMPT[1:], FIRST), aux, 3)
+
+
+CONFIG = DrafterConfig(
+    hidden_size=8,
+    intermediate_size=12,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    rms_norm_eps=1e-6,
+    rope_theta=10000.0,
+    vocab_size=20,
+    draft_vocab_size=6,
+    target_hidden_size=8,
+    max_position_embeddings=64,
+    aux_layers=(1, 3, 4),
+)
+
+
+def test_a_seed_fixes_the_drafter_and_spares_torchs_state() -> None:
+    vocabulary, embedding = choose_vocabulary(torch.zeros(20), 6), torch.zeros(20, 8)
+    before = torch.random.get_rng_state()
+
+    one, same, other = (untrained(CONFIG, vocabulary, embedding, seed) for seed in (1, 1, 2))
+
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(one.fc.weight, same.fc.weight)
+    assert not torch.equal(one.fc.weight, other.fc.weight)
+    assert torch.equal(one.fc.weight, untrained_like(other, 1).fc.weight)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, int("9" * 25)])
+def test_a_seed_beyond_torchs_range_is_refused(seed: int) -> None:
+    with pytest.raises(
+        SeedError, match=rf"^{seed} is not a seed: .* from -9223372036854775808 to 18446744073709551615$"
+    ):
+        untrained(CONFIG, choose_vocabulary(torch.zeros(20), 6), torch.zeros(20, 8), seed)
+
+
+ROWS = [([1, 2, 3, 2, 4], [False, False, True, True, True]), ([2, 3, 2, 3], [False, True, True, True])]
+
+
+def test_a_table_counts_what_was_emitted_after_each_token() -> None:
+    """2 is followed by 3 three times and by 4 once, 3 by 2 twice; 1 by nothing emitted."""
+    found = successors_in(ROWS)
+
+    assert {2: [3, 4], 3: [2]} == {token: [next_ for next_, _ in own] for token, own in found.items()}
+    assert [log(3 / 4), log(1 / 4)] == pytest.approx([share for _, share in found[2]])
+
+
+def test_of_equal_counts_the_lower_id_comes_first() -> None:
+    assert [4, 9] == [token for token, _ in successors_in([([1, 9, 1, 4], [True] * 4)])[1]]
+
+
+def test_a_table_drafts_from_the_last_token_alone() -> None:
+    table = TableDrafting({2: [(3, -0.1), (4, -2.0)], 3: [(2, 0.0)]})
+
+    assert Offers([[3]], [[-0.1]]) == table.follow((9, 2), torch.zeros(2, 24), 1)
+    assert Offers([[2], []], [[0.0], []]) == table.expand(Tree((3, 4), (ROOT, ROOT)), [0, 1], 2)

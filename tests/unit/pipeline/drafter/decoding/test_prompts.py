@@ -69,7 +69,7 @@ def test_a_target_without_a_known_vocabulary_has_no_format(tmp_path: Path) -> No
     assert [] == formats_of(tmp_path)
 
 
-def test_of_an_evaluation_set_each_records_first_question_is_asked(tmp_path: Path) -> None:
+def test_an_evaluation_set_gives_each_records_first_question(tmp_path: Path) -> None:
     path = write(
         tmp_path / "mt_bench" / "question.jsonl",
         {"question_id": 81, "turns": ["abc", "and then?"], "reference": ["never"]},
@@ -134,7 +134,7 @@ def test_an_id_that_the_target_does_not_know_is_refused_by_line(tmp_path: Path, 
     )
 
 
-def test_a_rendered_id_that_the_target_does_not_know_is_refused_by_prompt(tmp_path: Path) -> None:
+def test_a_rendered_id_beyond_the_target_is_refused_by_prompt(tmp_path: Path) -> None:
     path = write(tmp_path / "own.jsonl", {"id": "a", "messages": [{"role": "user", "content": "four"}]})
     asked = write(tmp_path / "set.jsonl", {"task_id": "HumanEval/0", "prompt": "four"})
 

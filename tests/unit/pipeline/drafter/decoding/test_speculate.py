@@ -1,4 +1,7 @@
-"""Speculation yields what the target itself would write: on small targets, with drafters that know much or nothing."""
+"""Speculation yields what the target itself would write.
+
+On small targets, with drafters that know much or nothing.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def test_who_drafts_nothing_leaves_a_token_a_round(small: Target) -> None:
     assert (Round(0, 0, 1),) * 4 == answer.rounds
 
 
-def test_a_drafted_end_token_ends_the_round_and_counts_as_accepted(small: Target) -> None:
+def test_a_drafted_end_token_ends_the_round_as_accepted(small: Target) -> None:
     """The end is made of whatever token the target writes sixth: one of the first pass, five of a chain of eight."""
     verifier = Verifier(small)
     plain = decode_plainly(verifier, PROMPTS[2], Limits(12, frozenset()))

@@ -1,4 +1,4 @@
-"""Shapes of drafts, how they grow, and the one path of them that is accepted."""
+"""Shapes of drafts, their growth, and the accepted path."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_long_text_that_is_no_shape_is_not_quoted_whole() -> None:
 
 
 def offers(number: int, nodes: int) -> Offers:
-    """To every node the tokens 10, 11, …, each half as likely as the one before."""
+    """Offer every node the tokens 10, 11, … with halving probability."""
     scores = [-0.5 * (place + 1) for place in range(number)]
     return Offers([[10 + place for place in range(number)]] * nodes, [scores] * nodes)
 
@@ -89,7 +89,7 @@ def test_a_path_is_the_nodes_from_the_root() -> None:
     assert (1, 4, 8) == tree.path(8)
 
 
-def test_a_dynamic_tree_grows_the_best_nodes_and_keeps_the_best_of_all() -> None:
+def test_a_dynamic_tree_grows_and_keeps_the_best_nodes() -> None:
     """By hand: a -.5, b -1; aa -1, ab -1.5, ba -1.5, bb -2; of aa and ab: aaa -1.5, aab -2, aba -2, abb -2.5.
 
     The best six of all ten are a, b, aa, then of the three at -1.5 all (ab, ba, aaa).
@@ -126,7 +126,7 @@ def test_the_path_that_the_target_would_write_is_accepted() -> None:
     assert ((0, 3, 4), 99) == accepted(TREE, [10, 11, 0, 0, 12, 99])
 
 
-def test_nothing_is_accepted_below_a_token_that_the_target_does_not_write() -> None:
+def test_nothing_is_accepted_below_a_rejected_token() -> None:
     assert ((), 12) == accepted(TREE, [12, 10, 10, 12, 12, 12])
 
 

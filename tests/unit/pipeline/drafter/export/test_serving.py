@@ -1,4 +1,4 @@
-"""A served directory: the keys, shapes and settings that engines place, and what is refused before it is there."""
+"""A served directory: keys, shapes, settings, and refusals."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_tensors_that_engines_would_misread_are_refused(
         load_drafter(served, target.facts, target.embedding)
 
 
-def test_an_embedding_of_its_own_is_refused_unless_it_is_the_targets(served: Path, target: Target) -> None:
+def test_an_embedding_other_than_the_targets_is_refused(served: Path, target: Target) -> None:
     tensors = load_file(served / "model.safetensors")
     save_file({**tensors, "embed_tokens.weight": target.embedding.clone()}, served / "model.safetensors")
     load_drafter(served, target.facts, target.embedding)
@@ -245,7 +245,7 @@ def test_an_embedding_of_its_own_is_refused_unless_it_is_the_targets(served: Pat
         ({"target_hidden_size": 32}, "the drafter reads states of 32 numbers"),
     ],
 )
-def test_a_config_of_another_architecture_or_with_no_base_is_refused(
+def test_a_config_of_no_plain_drafter_is_refused(
     served: Path, target: Target, change: dict[str, Any], said: str
 ) -> None:
     document = json.loads((served / "config.json").read_bytes())

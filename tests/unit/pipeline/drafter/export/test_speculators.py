@@ -1,4 +1,4 @@
-"""To and from speculators' format: the same tensors, and what is not plain EAGLE-3 refused."""
+"""Conversion to and from speculators' format, and its refusals."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ def test_ids_and_mask_are_those_of_the_row(tmp_path: Path) -> None:
     assert {("input_ids", "loss_mask", "sha256")} == {tuple(line) for line in lines}
 
 
-def test_the_hash_is_of_the_ids_in_four_bytes_and_the_mask_in_one() -> None:
+def test_the_hash_covers_ids_in_four_bytes_and_mask_in_one() -> None:
     data = b"\x05\x00\x00\x00\x70\x11\x01\x00" + b"\x00\x01"
 
     assert hashlib.sha256(data).hexdigest() == hash_of([5, 70000], [False, True])
 
 
-def test_the_account_lies_beside_under_a_name_that_no_loader_takes_for_rows(tmp_path: Path) -> None:
+def test_no_loader_takes_the_account_for_rows(tmp_path: Path) -> None:
     account = write_inputs(tmp_path / "out", ROWS, {"folders": []})
 
     document = json.loads((tmp_path / "out" / "rows.manifest").read_bytes())
@@ -55,7 +55,7 @@ def test_the_account_lies_beside_under_a_name_that_no_loader_takes_for_rows(tmp_
     } == document
 
 
-def test_a_row_without_an_emitted_token_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_row_without_emitted_tokens_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(TrainingInputError, match="row 'c' has 2 ids, 2 marks, 0 of them emitted"):
         write_inputs(tmp_path / "out", [*ROWS, row("c", [1, 2], 2)], {})
 
@@ -68,7 +68,7 @@ def test_no_row_at_all_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [100, 400], ids=["less than the rows", "the rows and not their account"])
-def test_a_full_disk_leaves_no_file_and_the_same_folder_can_be_given_again(tmp_path: Path, room: int) -> None:
+def test_a_full_disk_leaves_no_file_and_a_reusable_folder(tmp_path: Path, room: int) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""Attention of training-time test beside one dense softmax."""
+"""Training-time attention beside a dense softmax, and its kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ import math
 import pytest
 import torch
 
-from pipeline.drafter.model.attention import Segment, attend, segments
+from pipeline.drafter.model import attention as attention_kernels
+from pipeline.drafter.model.attention import (
+    PLAIN,
+    CpuFlash,
+    CudaFlash,
+    Grads,
+    Kernel,
+    Out,
+    Saved,
+    Segment,
+    agrees,
+    attend,
+    kernel_for,
+    segments,
+)
 from tests.unit.pipeline.drafter.drafters import Largest
 
 HEADS, TOKENS, DIM = 2, 23, 8
@@ -18,7 +32,7 @@ ROWS = torch.tensor([3, 4, 5, 8, 9, 15, 16, 17, 18, 22])
 def naive(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, own: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> torch.Tensor:
-    """One softmax over a dense mask and the own-row columns, as the definition says."""
+    """Compute one softmax over a dense mask and own-row columns."""
     columns = torch.arange(TOKENS)
     first = torch.tensor([0] * 9 + [9] * 14)[ROWS]
     seen = (columns <= ROWS[:, None]) & (columns >= first[:, None])
@@ -58,7 +72,10 @@ def test_output_and_gradients_are_those_of_one_dense_softmax(steps: int, dtype: 
 
 
 def test_no_tensor_grows_with_the_square_of_the_rows() -> None:
-    """What dense masks and growing score columns would be: 1024 x 1024 numbers a head and step."""
+    """Dense masks or growing score columns would be larger.
+
+    They would hold 1024 x 1024 numbers a head and step.
+    """
     rows, steps = 1024, 4
     given = [torch.randn(HEADS, rows, DIM, requires_grad=True) for _ in range(3 + 2 * steps)]
     own = list(zip(given[3::2], given[4::2], strict=True))
@@ -84,3 +101,67 @@ def test_rows_are_cut_at_gaps_and_at_documents() -> None:
 
 def test_no_rows_have_no_segments() -> None:
     assert segments(torch.tensor([], dtype=torch.int64), STARTS) == []
+
+
+KERNEL_HEADS, QUERIES, KERNEL_DIM = 2, 7, 8
+
+
+def drawn_kernel_inputs(keys: int) -> list[torch.Tensor]:
+    torch.manual_seed(keys)
+    shapes = [(KERNEL_HEADS, QUERIES, KERNEL_DIM), (KERNEL_HEADS, keys, KERNEL_DIM), (KERNEL_HEADS, keys, KERNEL_DIM)]
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def by_softmax(given: list[torch.Tensor], *, causal: bool) -> Out:
+    score = given[0] @ given[1].transpose(1, 2) / math.sqrt(KERNEL_DIM)
+    if causal:
+        score = score.masked_fill(torch.ones(QUERIES, QUERIES).triu(1).bool(), -torch.inf)
+    return score.softmax(-1) @ given[2], score.logsumexp(-1)
+
+
+@pytest.mark.parametrize("chunk", [2, 256])
+@pytest.mark.parametrize("kernel", [PLAIN, CpuFlash()])
+@pytest.mark.parametrize("causal, keys", [(True, QUERIES), (False, 5), (False, 1)])
+def test_a_kernel_is_a_softmax(
+    monkeypatch: pytest.MonkeyPatch, kernel: Kernel, chunk: int, keys: int, *, causal: bool
+) -> None:
+    monkeypatch.setattr(attention_kernels, "CHUNK", chunk)
+    given, grad = drawn_kernel_inputs(keys), torch.randn(KERNEL_HEADS, QUERIES, KERNEL_DIM, dtype=torch.float64)
+    out, sums = by_softmax(given, causal=causal)
+    expected = (out, sums, *torch.autograd.grad(out, given, grad))
+    query, key, value = (tensor.detach() for tensor in given)
+
+    forward = kernel.forward(query, key, value, causal=causal)
+    actual = (*forward, *kernel.backward(grad, (query, key, value, *forward), causal=causal))
+
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_of_a_cpu_passes_the_check(dtype: torch.dtype) -> None:
+    assert agrees(CpuFlash(), torch.device("cpu"), dtype, 32)
+
+
+class Forgetful(CpuFlash):
+    """A kernel whose backward uses the sums of its part."""
+
+    def backward(self, grad: torch.Tensor, saved: Saved, *, causal: bool) -> Grads:
+        out, sums = self.forward(*saved[:3], causal=causal)
+        return super().backward(grad, (*saved[:3], out, sums), causal=causal)
+
+
+@pytest.mark.parametrize("kernel", [Forgetful(), CudaFlash()])
+def test_a_kernel_that_is_wrong_or_not_there_does_not(kernel: Kernel) -> None:
+    assert not agrees(kernel, torch.device("cpu"), torch.float32, 32)
+
+
+def test_double_precision_is_computed_plainly() -> None:
+    assert kernel_for(torch.empty(1, 1, 8, dtype=torch.float64)) is PLAIN
+    assert isinstance(kernel_for(torch.empty(1, 1, 8)), CpuFlash)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_kernel_of_a_cuda_device_passes_the_check(dtype: torch.dtype) -> None:
+    assert agrees(CudaFlash(), torch.device("cuda"), dtype, 128)

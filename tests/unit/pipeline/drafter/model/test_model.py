@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.drafter.model.config import choose
+from pipeline.drafter.model.config import choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales
 from pipeline.drafter.model.model import Drafter, TttResult
 from pipeline.drafter.training.packing import PackedBatch, pack
@@ -26,7 +26,10 @@ def gradients(made: Drafter, result: TttResult) -> list[torch.Tensor]:
 
 
 def by_definition(made: Drafter, batch: PackedBatch) -> torch.Tensor:
-    """The aligned loss of one row, decoded token by token: every row a cache of its own, nothing shared."""
+    """Compute the aligned loss of one row, token by token.
+
+    Every row has a cache of its own, nothing is shared.
+    """
     ids, mask = batch.ids, batch.mask
     fused = made.fuse(batch.aux)
     taught = teacher(made)
@@ -86,7 +89,7 @@ def test_gradients_of_packed_rows_are_the_sum_of_their_own() -> None:
         torch.testing.assert_close(found, first + second, atol=1e-4, rtol=1e-4)
 
 
-def test_rows_that_no_loss_reads_change_nothing_by_not_being_computed() -> None:
+def test_skipping_rows_that_no_loss_reads_changes_nothing() -> None:
     made, batch = drafter(), pack([row(9, 3, 1), row(7, 2, 2)])
     needed = torch.tensor([6, 7, 8, 9, 12 + 5, 12 + 6])
 
@@ -97,7 +100,10 @@ def test_rows_that_no_loss_reads_change_nothing_by_not_being_computed() -> None:
 
 
 def test_only_rows_that_some_loss_reads_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the prompt 0..8 and the answer 9 10 11, positions 9 and 10 teach, each as many rows before it as steps."""
+    """Prompt 0..8, answer 9 10 11: positions 9 and 10 teach.
+
+    Each needs as many rows before it as there are steps.
+    """
     made, asked = drafter(), list[list[int]]()
 
     def unroll(batch: PackedBatch, rows: torch.Tensor, steps: int) -> list[torch.Tensor]:
@@ -110,8 +116,8 @@ def test_only_rows_that_some_loss_reads_are_computed(monkeypatch: pytest.MonkeyP
     assert [[5, 6, 7, 8, 9]] == asked
 
 
-def test_a_drafter_of_the_whole_vocabulary_maps_each_token_to_itself() -> None:
-    everything = choose(torch.ones(VOCABULARY), VOCABULARY)
+def test_the_whole_vocabulary_maps_each_token_to_itself() -> None:
+    everything = choose_vocabulary(torch.ones(VOCABULARY), VOCABULARY)
     torch.manual_seed(0)
     made, batch = Drafter(replace(CONFIG, draft_vocab_size=VOCABULARY), everything), pack([row(5, 6, 1)])
     made.attach(torch.randn(VOCABULARY, WIDTH))
@@ -124,9 +130,7 @@ def test_a_drafter_of_the_whole_vocabulary_maps_each_token_to_itself() -> None:
 
 
 @pytest.mark.parametrize("prompt, answer", [(5, 0), (5, 1), (0, 1), (0, 2)])
-def test_a_row_without_two_emitted_tokens_after_another_teaches_nothing_and_moves_nothing(
-    prompt: int, answer: int
-) -> None:
+def test_a_row_without_two_emitted_tokens_teaches_nothing(prompt: int, answer: int) -> None:
     made = drafter()
     result = run(made, pack([row(prompt, answer, 1)]))
 
@@ -134,13 +138,13 @@ def test_a_row_without_two_emitted_tokens_after_another_teaches_nothing_and_move
     assert all(not grad.any() for grad in gradients(made, result))
 
 
-def test_counts_of_the_forward_pass_are_those_that_the_mean_is_made_of() -> None:
+def test_the_forward_pass_counts_what_the_mean_divides_by() -> None:
     made, batch = drafter(), pack([row(2, 6, 1), row(9, 4, 3)])
 
     assert counts(batch, MaskMode.ALIGNED, STEPS).tolist() == run(made, batch).counts.tolist()
 
 
-def test_a_token_that_the_drafter_cannot_name_is_wrong_only_where_exactness_is_asked() -> None:
+def test_a_token_outside_the_vocabulary_is_wrong_if_exact() -> None:
     made, batch = drafter(), pack([row(2, 30, 1)])
     lenient, exact = run(made, batch), run(made, batch, exact=True)
 

@@ -1,4 +1,4 @@
-"""Making a store: its size beforehand, room on the disk, stops anywhere, and settings that must not change."""
+"""Writing a store: size, room, interruptions, settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from harness.fixtures.drafters import row, run_folder, small_llama
 from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract, require_room
-from pipeline.drafter.states.manifest import StoreError, amount, computed_with, size_of
+from pipeline.drafter.states.manifest import StoreError, computed_with, readable_size, size_of
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.shards.manifest import FolderHeldError, hold
@@ -61,7 +61,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 # Size and room
 
 
-def test_the_size_is_three_states_a_token_one_an_emitted_token_and_the_ids() -> None:
+def test_the_size_counts_states_and_ids() -> None:
     size = size_of(1000, 400, 64, torch.bfloat16)
 
     assert ((3 * 1000 + 400) * 64 * 2 + 4000, 4 * 1000 * 64 * 2 + 4000) == (size.bytes, size.peers_bytes)
@@ -88,7 +88,7 @@ def test_shards_take_as_many_rows_as_fit_and_one_at_least(plan: ExtractionPlan) 
     assert [range(7)] == replace(plan, bytes_a_shard=10**9).shards()
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_computed(plan: ExtractionPlan, tmp_path: Path) -> None:
+def test_a_disk_without_room_is_refused_before_computing(plan: ExtractionPlan, tmp_path: Path) -> None:
     """5,096 bytes of states, 512 for each row's line in a header, and one shard of 1,500 beside it."""
     require_room(plan, tmp_path / "store", free=5096 + 7 * 512 + 1500)
 
@@ -108,7 +108,7 @@ def test_what_is_there_already_needs_no_room(plan: ExtractionPlan, target: Targe
     "size, expected", [(999, "999 bytes"), (1500, "1.5 kB"), (35 * 10**12, "35.0 TB"), (2 * 10**15, "2000.0 TB")]
 )
 def test_amounts_are_said_in_units(size: int, expected: str) -> None:
-    assert expected == amount(size)
+    assert expected == readable_size(size)
 
 
 # Stops
@@ -129,9 +129,7 @@ def test_stopped_anywhere_and_run_again_it_has_the_same_bytes(
     assert bytes_of(whole) == bytes_of(tmp_path / "stopped")
 
 
-def test_a_kill_between_a_shard_and_its_line_in_the_manifest_leaves_nothing_behind(
-    plan: ExtractionPlan, target: Target, tmp_path: Path
-) -> None:
+def test_a_kill_before_the_manifest_entry_leaves_nothing(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
     whole = written(plan, target, tmp_path / "whole")
     with pytest.raises(KilledError):
         written(plan, target, tmp_path / "stopped", stop_at=2)

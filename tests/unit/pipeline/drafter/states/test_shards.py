@@ -1,4 +1,4 @@
-"""A store of hidden states: what is read is what was written, and nothing else is."""
+"""Reading a store: exactly what was written, or refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def test_states_come_back_as_they_were_computed(tmp_path: Path, target: Target, 
 
 
 def close(expected: torch.Tensor, actual: torch.Tensor) -> bool:
-    """To the rounding of the stored dtype: shards group rows otherwise than one call for all of them does."""
+    """Compare to the rounding of the stored dtype.
+
+    Shards group rows otherwise than one call for all of them does.
+    """
     assert (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
     rounding = 2 * torch.finfo(actual.dtype).eps
     return bool(torch.isclose(expected.float(), actual.float(), rtol=rounding, atol=1e-4).all())
@@ -99,7 +102,7 @@ def test_a_row_that_is_not_there_is_an_index_error(folder: Path) -> None:
             store.rows([index])
 
 
-def test_the_manifest_says_what_the_numbers_are_and_how_much_less_than_peers(folder: Path) -> None:
+def test_the_manifest_explains_its_numbers_and_size(folder: Path) -> None:
     """25 tokens, 16 of them emitted, 16 numbers in 2 bytes: (3 * 25 + 16) * 32 + 4 * 25, for (4 * 25) * 32 + 100."""
     document = json.loads((folder / "manifest.json").read_bytes())
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from harness.fixtures.drafters import TOKENIZER, row, run_folder, small_llama
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
-from pipeline.drafter.target.files import TargetError, check_rows, notes, read_ends, target_facts
+from pipeline.drafter.target.files import TargetError, check_rows, read_embedding_and_head, target_facts, target_notes
 from pipeline.formats.registry import TINY_SHA256
 
 
@@ -90,7 +90,9 @@ def test_a_target_without_a_vocabulary_is_taken_and_noted(small: Path, tmp_path:
     facts, given = target_facts(small), rows(tmp_path)
     check_rows(facts, given)
 
-    assert [f"{small} has no vocabulary of its own, so the rows' was not compared with it"] == notes(facts, given)
+    assert [f"{small} has no vocabulary of its own, so the rows' was not compared with it"] == target_notes(
+        facts, given
+    )
 
 
 def test_an_id_that_the_target_does_not_have_is_refused(small: Path, tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_an_id_that_the_target_does_not_have_is_refused(small: Path, tmp_path: P
         check_rows(target_facts(small), rows(tmp_path, highest=48))
 
 
-def test_rows_that_are_longer_than_the_targets_context_are_refused(small: Path, tmp_path: Path) -> None:
+def test_rows_longer_than_the_targets_context_are_refused(small: Path, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [row("a", [1], [2] * 128), row("b", [1], [2] * 127)])
 
     with pytest.raises(TargetError, match=r"1 rows are longer than the 128 positions .* --longest 128"):
@@ -111,8 +113,8 @@ def test_rows_that_other_weights_sampled_are_noted(tmp_path: Path) -> None:
     same = rows(tmp_path / "same", tokenizer_sha256=TINY_SHA256, weights_sha256=facts.weights_sha256)
     other = rows(tmp_path / "other", tokenizer_sha256=TINY_SHA256, weights_sha256="ef" * 32)
 
-    assert [] == notes(facts, same)
-    assert ["rows were sampled from other weights (efefefefefef) than the target's"] == notes(facts, other)
+    assert [] == target_notes(facts, same)
+    assert ["rows were sampled from other weights (efefefefefef) than the target's"] == target_notes(facts, other)
 
 
 # Embedding and head
@@ -121,14 +123,14 @@ def test_rows_that_other_weights_sampled_are_noted(tmp_path: Path) -> None:
 def test_embedding_and_head_are_read_without_the_model(small: Path) -> None:
     weights = load_file(small / "model.safetensors")
 
-    ends = read_ends(small)
+    ends = read_embedding_and_head(small)
 
     assert torch.equal(weights["model.embed_tokens.weight"], ends.embedding)
     assert torch.equal(weights["lm_head.weight"], ends.head)
 
 
 def test_the_head_of_a_tied_model_is_its_embedding() -> None:
-    ends = read_ends(WEIGHTS)
+    ends = read_embedding_and_head(WEIGHTS)
 
     assert ends.head is ends.embedding
     assert ((1024, 128), torch.float32) == (tuple(ends.head.shape), ends.head.dtype)
@@ -146,7 +148,7 @@ def test_weights_in_several_files_are_found_by_their_index(small: Path, tmp_path
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "config.json").write_bytes((small / "config.json").read_bytes())
 
-    assert torch.equal(weights["lm_head.weight"], read_ends(tmp_path).head)
+    assert torch.equal(weights["lm_head.weight"], read_embedding_and_head(tmp_path).head)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_model_without_an_end_is_refused(small: Path, tmp_path: Path, name: st
     (tmp_path / "config.json").write_bytes((small / "config.json").read_bytes())
 
     with pytest.raises(TargetError, match=why):
-        read_ends(tmp_path)
+        read_embedding_and_head(tmp_path)
 
 
 def test_weights_that_are_cut_short_are_refused(small: Path, tmp_path: Path) -> None:
@@ -167,4 +169,4 @@ def test_weights_that_are_cut_short_are_refused(small: Path, tmp_path: Path) -> 
     (tmp_path / "config.json").write_bytes((small / "config.json").read_bytes())
 
     with pytest.raises(TargetError, match="its weights cannot be read"):
-        read_ends(tmp_path)
+        read_embedding_and_head(tmp_path)

@@ -1,4 +1,4 @@
-"""What a target thinks of rows, against transformers' own `output_hidden_states`, on small targets."""
+"""Hidden states against transformers' own `output_hidden_states`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def equal(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     return float((expected - actual).abs().max()) < 1e-6 * float(expected.abs().max())
 
 
-def test_the_states_are_those_that_transformers_gives_for_the_layers_outputs(directory: Path) -> None:
+def test_states_are_transformers_own_layer_outputs(directory: Path) -> None:
     """`hidden_states[l + 1]` is the output of layer l, and of 8 layers EAGLE's are 1, 3 and 4."""
     expected = reference(directory, ROWS[0].ids).hidden_states
 
@@ -72,7 +72,7 @@ def test_the_states_are_those_that_transformers_gives_for_the_layers_outputs(dir
     )
 
 
-def test_the_last_state_is_after_the_final_norm_and_of_emitted_positions_alone(directory: Path) -> None:
+def test_the_last_state_is_normed_and_of_emitted_tokens_alone(directory: Path) -> None:
     """`hidden_states[-1]` is after the norm; what comes out of the last layer is not."""
     found = load_target(directory, layers=[1, 3, 7])
     expected = reference(directory, ROWS[0].ids).hidden_states[-1][0]
@@ -94,7 +94,7 @@ def test_the_head_makes_the_models_logits_of_the_last_state(directory: Path) -> 
 
 
 def test_rows_together_have_the_states_that_each_has_alone(directory: Path) -> None:
-    """In float64, where rounding cannot hide a token that saw another row or its padding."""
+    """In float64, where rounding hides no leak between rows."""
     target = load_target(directory, dtype=torch.float64)
 
     together = target.states(ROWS)
@@ -137,7 +137,7 @@ def test_states_come_in_the_dtype_that_is_asked_for(small: Path) -> None:
 
 
 def test_a_drafter_can_learn_from_the_states(small: Path) -> None:
-    """Made under inference mode they could not be kept for the backward pass."""
+    """Inference tensors could not be kept for the backward pass."""
     states = load_target(small).states(ROWS[:1])[0]
     weight = torch.zeros(48, 3, requires_grad=True)
 
@@ -192,7 +192,7 @@ def test_other_families_states_are_those_of_transformers_too(tmp_path: Path, fam
 
 
 def near(expected: torch.Tensor, actual: torch.Tensor) -> bool:
-    """Experts add up in another order where other rows run beside."""
+    """Compare with tolerance: experts add up in another order."""
     return expected.shape == actual.shape and float((expected - actual).abs().max()) < 2e-5
 
 
@@ -215,7 +215,7 @@ def test_ends_that_are_not_as_the_config_says_are_refused(small: Path) -> None:
         Target(target.facts, target.model, target.layers)
 
 
-def test_layers_that_are_not_what_transformers_calls_hidden_states_are_refused(small: Path) -> None:
+def test_layers_other_than_transformers_states_are_refused(small: Path) -> None:
     target = load_target(small)
     target.model.model.layers[3].register_forward_hook(lambda _block, _given, output: output + 1)
 
@@ -253,7 +253,7 @@ def test_states_that_the_stored_dtype_cannot_hold_name_their_row(small: Path) ->
 
 
 def test_a_directory_that_lacks_weights_is_refused(small: Path, tmp_path: Path) -> None:
-    """Transformers would draw them anew and say so in a log."""
+    """Transformers would draw them anew and only log it."""
     from safetensors.torch import load_file, save_file
 
     broken = tmp_path / "target"
@@ -267,7 +267,7 @@ def test_a_directory_that_lacks_weights_is_refused(small: Path, tmp_path: Path) 
         load_target(broken)
 
 
-def test_states_online_are_those_of_the_target_in_the_order_asked(small: Path) -> None:
+def test_online_states_are_the_targets_in_the_order_given(small: Path) -> None:
     target = load_target(small)
     source: StateSource = OnlineStates(target, ROWS)
 

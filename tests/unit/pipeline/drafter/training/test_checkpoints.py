@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, checked as they are read, never passed over in silence."""
+"""Checkpoints: whole or absent, and checked on reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def snapshot(step: int = 3) -> Snapshot:
         drafter={"fc.weight": torch.randn(4, 3, generator=generator), "t2d": torch.tensor([True, False])},
         optimizer={"fc.weight.exp_avg": torch.randn(4, 3, generator=generator), "fc.weight.step": torch.tensor(3.0)},
         random={"cpu.0": torch.get_rng_state()},
-        told={"target_weights_sha256": "ab" * 32},
+        description={"target_weights_sha256": "ab" * 32},
     )
 
 
@@ -27,7 +27,7 @@ def test_what_is_read_is_what_was_written_bit_for_bit(tmp_path: Path) -> None:
 
     found = load(save(tmp_path, given))
 
-    assert (3, {"target_weights_sha256": "ab" * 32}) == (found.step, found.told)
+    assert (3, {"target_weights_sha256": "ab" * 32}) == (found.step, found.description)
     for name in ("drafter", "optimizer", "random"):
         mine, its = getattr(given, name), getattr(found, name)
         assert mine.keys() == its.keys()
@@ -44,7 +44,7 @@ def test_the_newest_is_the_one_of_the_latest_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["drafter.safetensors", "optimizer.safetensors", "random.safetensors"])
-def test_a_changed_byte_is_refused_with_the_file_and_what_mends_it(tmp_path: Path, name: str) -> None:
+def test_a_changed_byte_is_refused_with_file_and_remedy(tmp_path: Path, name: str) -> None:
     place = save(tmp_path, snapshot())
     data = bytearray((place / name).read_bytes())
     data[-1] ^= 1

@@ -1,4 +1,4 @@
-"""What a drafter is trained on: folders of rows, or one store of states, both held to the policy."""
+"""Training data: folders of rows, or one store of states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
 from pipeline.drafter.target.hidden_states import Target, load_target
-from pipeline.drafter.training.data import TrainingData, control_ids, frequencies, is_store, material_of, open_states
+from pipeline.drafter.training.data import (
+    TrainingData,
+    control_ids,
+    frequencies,
+    is_store,
+    open_states,
+    read_training_data,
+)
 from pipeline.formats.registry import TINY_SHA256
 from pipeline.gate.gate import Kind
 from pipeline.records import Evidence
@@ -51,7 +58,7 @@ def store(target: Target, folder: Path, tmp_path_factory: pytest.TempPathFactory
 def material(
     path: Path, target: Target, policy: RowPolicy = EVERY, layers: tuple[int, ...] | None = None
 ) -> TrainingData:
-    return material_of([path], target.facts.directory, policy, layers)
+    return read_training_data([path], target.facts.directory, policy, layers)
 
 
 def test_a_store_is_told_from_rows_by_its_manifest(store: Path, folder: Path, tmp_path: Path) -> None:
@@ -65,8 +72,8 @@ def test_rows_and_their_store_give_the_same_states(target: Target, folder: Path,
         assert (one.id, one.ids.tolist(), one.mask.tolist()) == (other.id, other.ids.tolist(), other.mask.tolist())
         assert torch.equal(one.aux, other.aux)
         assert torch.equal(one.last, other.last)
-    assert torch.equal(online.ends.embedding, offline.ends.embedding)
-    assert torch.equal(online.ends.head, offline.ends.head)
+    assert torch.equal(online.weights.embedding, offline.weights.embedding)
+    assert torch.equal(online.weights.head, offline.weights.head)
 
 
 def test_both_ask_the_gate_for_the_rows_vocabulary(target: Target, folder: Path, store: Path) -> None:
@@ -89,13 +96,13 @@ def test_a_store_is_held_to_the_policy_row_by_row(
 ) -> None:
     found = material(store, target, policy)
 
-    assert (kept, left_out) == (found.wanted, found.left_out)
+    assert (kept, left_out) == (found.indices, found.left_out)
 
 
 def test_the_risk_of_counted_rows_is_told_where_one_is_kept(target: Target, folder: Path, store: Path) -> None:
     for path in (folder, store):
-        assert any(told.startswith("risk: 1 rows are of the grade counted") for told in material(path, target).told)
-        assert not any(told.startswith("risk: ") for told in material(path, target, RowPolicy()).told)
+        assert any(note.startswith("risk: 1 rows are of the grade counted") for note in material(path, target).notes)
+        assert not any(note.startswith("risk: ") for note in material(path, target, RowPolicy()).notes)
 
 
 def test_a_store_of_which_no_row_is_left_is_refused(target: Target, store: Path) -> None:
@@ -107,7 +114,7 @@ def test_a_store_of_another_target_is_refused(store: Path, tmp_path: Path) -> No
     other = small_llama(tmp_path / "wide", hidden_size=32)
 
     with pytest.raises(StoreError, match=r"holds states of a target whose hidden_size is 16, and that of .* is 32"):
-        material_of([store], other, EVERY)
+        read_training_data([store], other, EVERY)
 
 
 def test_a_store_has_its_own_layers(target: Target, store: Path) -> None:
@@ -118,7 +125,7 @@ def test_a_store_has_its_own_layers(target: Target, store: Path) -> None:
 
 def test_a_store_trains_by_itself(target: Target, store: Path, folder: Path) -> None:
     with pytest.raises(RowsError, match="one store of states trains by itself"):
-        material_of([folder, store], target.facts.directory, EVERY)
+        read_training_data([folder, store], target.facts.directory, EVERY)
 
 
 def test_frequencies_are_of_emitted_tokens_alone(target: Target, folder: Path) -> None:
@@ -134,7 +141,7 @@ def test_the_control_tokens_of_the_format_are_those_in_use(tmp_path: Path) -> No
     """Kimi's layout keeps 256 ids behind its base tokens and names some; the tiny target ends on 770."""
     folder = run_folder(tmp_path / "run", [row("a", [768], [3, 770])], tokenizer_sha256=TINY_SHA256)
 
-    found = control_ids(material_of([folder], WEIGHTS, EVERY))
+    found = control_ids(read_training_data([folder], WEIGHTS, EVERY))
 
     assert found == sorted(found)
     assert {770, 790, 791} <= set(found)  # the end token, <think> and </think>
@@ -142,7 +149,7 @@ def test_the_control_tokens_of_the_format_are_those_in_use(tmp_path: Path) -> No
     assert len(found) < 30
 
 
-def test_without_a_format_the_targets_own_special_tokens_are_kept(target: Target, tmp_path: Path) -> None:
+def test_without_a_format_the_targets_special_tokens_are_kept(target: Target, tmp_path: Path) -> None:
     rows = [row("a", [5], [3, 2], Evidence.ENGINE_IDS)]
     folder = run_folder(tmp_path / "run", rows, format="", tokenizer_sha256="ab" * 32)
     found = material(folder, target)

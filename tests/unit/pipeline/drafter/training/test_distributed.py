@@ -1,4 +1,7 @@
-"""One process as a world of its own, and what its variables may say; two are in tests/e2e/test_train_processes.py."""
+"""A world of one process, and its environment variables.
+
+Two processes are tested in tests/e2e/test_train_processes.py.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def test_a_variable_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-def test_processes_that_do_not_find_each_other_are_told_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_without_peers_are_pointed_to_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("MASTER_ADDR", raising=False)

@@ -1,4 +1,4 @@
-"""Figures by hand, the file that keeps them, and the one interface to trackers."""
+"""Figures by hand, their file, and the interface to trackers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_step_without_rows_ends_the_simulated_acceptance() -> None:
     assert 0.5 == simulated_acceptance([0.5, None, 0.9])
 
 
-def test_losses_are_means_over_their_divisors_and_shares_over_rows() -> None:
+def test_losses_average_over_divisors_and_shares_over_rows() -> None:
     figures = figures_of([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], [4.0, 2.0, 0.0], [3.0, 2.0, 0.0], decay=0.5)
 
     assert ((2.0, 2.0, None), (0.5, 0.5, None), (4, 2, 0)) == (figures.loss, figures.accuracy, figures.rows)
     assert (3.0, 0.75) == (figures.total, figures.acceptance)
 
 
-def test_a_run_that_goes_on_takes_off_the_lines_of_steps_that_come_again(tmp_path: Path) -> None:
+def test_a_continued_run_removes_lines_of_repeated_steps(tmp_path: Path) -> None:
     first = MetricsFile(tmp_path, steps_done=0)
     for step in (1, 2, 3):
         first.write(step, "train", {"loss": step / 3})
@@ -83,7 +83,10 @@ def test_what_is_not_finite_is_null_in_a_list_too(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_lines_that_were_whole(tmp_path: Path) -> None:
-    """The disk takes ten bytes of the second line; the third is written where there is room again."""
+    """The disk takes ten bytes of the second line.
+
+    The third is written once there is room again.
+    """
     file = MetricsFile(tmp_path, steps_done=0)
     file.write(1, "train", {"loss": 0.5})
     before, limits = (tmp_path / METRICS).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -146,9 +149,7 @@ def test_a_tracker_is_told_settings_and_numbers_by_name(
     ] == [json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines()]
 
 
-def test_a_tracker_that_is_not_installed_is_named_with_what_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tracker_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
 
     with pytest.raises(MetricsError, match=r"--track wandb: .* not installed here. Run: pip install wandb"):

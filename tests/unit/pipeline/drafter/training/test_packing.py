@@ -67,7 +67,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=40)
 
 
 @given(LENGTHS, st.integers(4, 20), st.integers(0, 3), st.integers(0, 3))
-def test_each_row_that_fits_is_in_one_batch_and_no_batch_is_too_long(
+def test_each_fitting_row_is_in_one_batch_within_the_limit(
     lengths: list[int], room: int, seed: int, epoch: int
 ) -> None:
     batches = plan(lengths, room, seed, epoch)
@@ -76,7 +76,7 @@ def test_each_row_that_fits_is_in_one_batch_and_no_batch_is_too_long(
     assert all(0 < sum(lengths[index] for index in batch) <= room for batch in batches)
 
 
-def test_the_plan_is_the_same_for_the_same_seed_and_epoch_and_another_for_the_next() -> None:
+def test_seed_and_epoch_alone_decide_the_plan() -> None:
     lengths = [3, 5, 2, 7, 4, 6, 1, 8] * 4
 
     assert plan(lengths, 16, 1, 0) == plan(lengths, 16, 1, 0)
@@ -85,7 +85,7 @@ def test_the_plan_is_the_same_for_the_same_seed_and_epoch_and_another_for_the_ne
 
 
 def test_the_plan_of_an_epoch_is_known() -> None:
-    """A golden: a plan that changed would break exact resume of runs that began before."""
+    """A golden: another plan would break resuming older runs exactly."""
     assert [(0, 2), (1,)] == plan([3, 5, 2, 9], 6, 0, 0)
 
 

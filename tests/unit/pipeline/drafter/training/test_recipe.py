@@ -1,4 +1,4 @@
-"""What a training may be asked for."""
+"""Limits of a recipe; rates and places of steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pipeline.drafter.model.loss import MaskMode
-from pipeline.drafter.training.recipe import Precision, Recipe, RecipeError
+from pipeline.drafter.training.recipe import Course, Precision, Recipe, RecipeError, Schedule, course_of, schedule_of
 
 
-def test_the_defaults_are_those_of_the_paper_with_the_rows_that_serving_asks_for() -> None:
+def test_defaults_are_the_papers_but_for_supervised_rows() -> None:
     recipe = Recipe()
 
     assert (7, 0.8, MaskMode.ALIGNED, 0.5) == (recipe.ttt_length, recipe.decay, recipe.mode, recipe.clip)
@@ -43,12 +43,12 @@ def test_the_defaults_are_those_of_the_paper_with_the_rows_that_serving_asks_for
         ("tokens_a_batch", 0),
     ],
 )
-def test_a_number_that_no_training_can_have_is_named_with_its_flag(name: str, value: object) -> None:
+def test_an_impossible_number_is_named_with_its_flag(name: str, value: object) -> None:
     with pytest.raises(RecipeError, match=rf"--{name.replace('_', '-')} .* is not "):
         Recipe(**{name: value})  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_what_is_said_of_an_infinite_clip_is_a_number_that_does_what_was_meant() -> None:
+def test_an_infinite_clip_is_answered_with_a_finite_one() -> None:
     with pytest.raises(RecipeError, match=r"--clip inf is not above 0 and finite \(1e9 clips nothing\)"):
         Recipe(clip=math.inf)
     assert 1e9 == json.loads(json.dumps(Recipe(clip=1e9).document(), allow_nan=False))["clip"]
@@ -65,3 +65,41 @@ def test_the_document_is_plain_json() -> None:
     document = Recipe(mode=MaskMode.SPECFORGE).document()
 
     assert ("specforge", [0.9, 0.95], "float32") == tuple(document[name] for name in ("mode", "betas", "precision"))
+
+
+def test_the_rate_rises_to_its_peak_and_falls_along_a_cosine() -> None:
+    schedule = Schedule(peak=2.0, steps=10, warmup=2)
+
+    assert [1.0, 2.0, 2.0] == [schedule.rate(step) for step in range(3)]
+    assert pytest.approx(1.0) == schedule.rate(6)
+    assert pytest.approx(2 * 0.038060233744356624) == schedule.rate(9)
+    assert pytest.approx(0.0) == schedule.rate(10)
+
+
+def test_without_a_warm_up_it_begins_at_its_peak() -> None:
+    assert 3.0 == schedule_of(3.0, 100, 0.0).rate(0)
+
+
+def test_the_warm_up_is_a_share_of_all_steps_and_one_at_least() -> None:
+    assert [1, 2, 15, 3] == [
+        schedule_of(1.0, steps, share).warmup for steps, share in ((10, 0.015), (101, 0.015), (1000, 0.015), (3, 0.99))
+    ]
+
+
+def test_a_run_of_one_step_takes_it_at_its_peak() -> None:
+    assert 1.0 == schedule_of(1.0, 1, 0.015).rate(0)
+
+
+def test_each_step_has_an_epoch_and_a_place_in_it() -> None:
+    course = course_of(batches=[5, 4, 6], batches_a_step=2)
+
+    assert ((3, 2, 3), 8) == (course.epochs, course.steps)
+    assert [(0, 0), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)] == [course.place(step) for step in (0, 2, 3, 4, 5, 7)]
+
+
+def test_steps_that_were_asked_for_end_it_before_its_epochs() -> None:
+    course = Course((3, 3), most=4)
+
+    assert (4, (1, 0)) == (course.steps, course.place(3))
+    with pytest.raises(IndexError):
+        course.place(4)

@@ -1,4 +1,4 @@
-"""The life of a training's folder: stops that everybody agrees on, and what stands there afterwards."""
+"""A training folder's life: stops, and what remains after them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ PERMIT = Permit(Job(Kind.TRAIN), Scope.DEV, 0, datetime.now(UTC) + timedelta(hou
 def run(
     found: Training, out: Path, habits: Intervals = HABITS, expires: datetime | None = None, kick: int | None = None
 ) -> SessionEnd:
-    """All steps; Ctrl-C comes while step `kick`, counted from 0, is shown."""
+    """Take all steps; Ctrl-C comes while step `kick` is shown.
+
+    Steps count from 0.
+    """
 
     def show(report: StepReport) -> None:
         if report.step == kick:
@@ -73,7 +76,7 @@ def test_a_second_ctrl_c_breaks_off_and_sigterm_does_not() -> None:
     with signals() as stop:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
-        assert stop.asked
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -89,7 +92,7 @@ def test_what_is_no_number_keeps_the_last_good_checkpoint(tmp_path: Path) -> Non
     """Five rows, one a step; the spoilt one is met somewhere, and what was learned before it stands."""
     states = DrawnStates([(5, 5)] * 5, spoilt=[2])
     found = training(states, tokens_a_batch=10)
-    place = next(at for at in range(5) if found.feed.step(at) == [(2,)])
+    place = next(at for at in range(5) if found.sampler.step(at) == [(2,)])
 
     ending = run(found, tmp_path, Intervals(checkpoint_every=1))
 
@@ -132,7 +135,7 @@ def test_an_error_in_the_middle_is_in_the_manifest(tmp_path: Path) -> None:
     assert ["stopped"] == sessions(tmp_path)
 
 
-def test_begun_anew_after_a_stop_it_is_the_run_that_never_stopped(tmp_path: Path) -> None:
+def test_a_continued_run_equals_one_that_never_stopped(tmp_path: Path) -> None:
     from pipeline.drafter.training.checkpoints import load
 
     whole, stopped, resumed = (training(tokens_a_batch=20, epochs=3) for _ in range(3))

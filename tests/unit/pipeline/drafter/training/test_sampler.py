@@ -1,4 +1,4 @@
-"""Which rows train, which validate, and who reads which."""
+"""Which rows train or validate, and who reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from pipeline.drafter.model.loss import MaskMode
-from pipeline.drafter.training.sampler import BatchSampler, RankShare, SamplerError, is_held_out, own, sides_of
+from pipeline.drafter.training.sampler import (
+    BatchSampler,
+    RankShare,
+    SamplerError,
+    is_held_out,
+    rank_shares,
+    split_rows,
+)
 from tests.unit.pipeline.drafter.trainings import LENGTHS, DrawnStates, recipe
 
 
@@ -25,11 +32,11 @@ def test_about_the_share_is_held_out() -> None:
 
 def test_no_row_is_on_two_sides() -> None:
     lengths = [*LENGTHS, (3, 1), (90, 20), (0, 2)]
-    sides = sides_of(DrawnStates(lengths), recipe(held_out=0.5))
+    split = split_rows(DrawnStates(lengths), recipe(held_out=0.5))
 
-    assert ((9,), (8, 10)) == (sides.too_long, sides.mute)
-    assert list(range(11)) == sorted(chain(sides.training, sides.held_out, sides.too_long, sides.mute))
-    assert [is_held_out(f"row-{at}", 0.5) for at in range(8)] == [at in sides.held_out for at in range(8)]
+    assert ((9,), (8, 10)) == (split.too_long, split.mute)
+    assert list(range(11)) == sorted(chain(split.training, split.held_out, split.too_long, split.mute))
+    assert [is_held_out(f"row-{at}", 0.5) for at in range(8)] == [at in split.held_out for at in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -49,41 +56,41 @@ def test_without_a_row_that_teaches_nothing_begins(
     lengths: list[tuple[int, int]], changes: dict[str, object], said: str
 ) -> None:
     with pytest.raises(SamplerError, match=f"no row is left to train on {said}"):
-        sides_of(DrawnStates(lengths), recipe(**changes))
+        split_rows(DrawnStates(lengths), recipe(**changes))
 
 
 def test_a_row_without_a_prompt_trains_from_its_third_token_on() -> None:
     states, chosen = DrawnStates([(0, 3), (0, 2)]), recipe()
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
 
-    assert ((0,), (1,)) == (feed.sides.training, feed.sides.mute)
-    assert [1.0, 0.0, 0.0] == feed.supervised((0,), MaskMode.ALIGNED, 3).tolist()
+    assert ((0,), (1,)) == (sampler.split.training, sampler.split.mute)
+    assert [1.0, 0.0, 0.0] == sampler.supervised((0,), MaskMode.ALIGNED, 3).tolist()
 
 
-def test_every_training_row_is_read_once_an_epoch_in_another_order() -> None:
+def test_each_epoch_reads_every_row_once_in_another_order() -> None:
     states, chosen = DrawnStates(), recipe(tokens_a_batch=20)
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
-    first, second = feed.course.epochs
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
+    first, second = sampler.course.epochs
 
-    epochs = [[feed.step(at) for at in range(first)], [feed.step(first + at) for at in range(second)]]
+    epochs = [[sampler.step(at) for at in range(first)], [sampler.step(first + at) for at in range(second)]]
 
     assert [list(range(8))] * 2 == [sorted(row for step in epoch for rows in step for row in rows) for epoch in epochs]
     assert epochs[0] != epochs[1]
-    assert all(feed.tokens([rows]) <= 20 for epoch in epochs for step in epoch for rows in step)
+    assert all(sampler.tokens([rows]) <= 20 for epoch in epochs for step in epoch for rows in step)
 
 
-def test_a_step_takes_so_many_batches_and_the_last_of_an_epoch_the_rest() -> None:
+def test_the_last_step_of_an_epoch_takes_the_rest() -> None:
     states, chosen = DrawnStates([(5, 5)] * 5), recipe(tokens_a_batch=10, batches_a_step=2)
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
 
-    assert ((3, 3), [2, 2, 1]) == (feed.course.epochs, [len(feed.step(at)) for at in range(3)])
+    assert ((3, 3), [2, 2, 1]) == (sampler.course.epochs, [len(sampler.step(at)) for at in range(3)])
 
 
-def test_each_process_reads_its_share_and_as_many_batches_as_the_others() -> None:
+def test_all_processes_read_equally_many_batches() -> None:
     batches = [(0,), (1,), (2,)]
 
-    assert [RankShare((0,), counts=True), RankShare((2,), counts=True)] == [*own(batches, 0, 2)]
-    assert [RankShare((1,), counts=True), RankShare((2,), counts=False)] == [*own(batches, 1, 2)]
+    assert [RankShare((0,), counts=True), RankShare((2,), counts=True)] == [*rank_shares(batches, 0, 2)]
+    assert [RankShare((1,), counts=True), RankShare((2,), counts=False)] == [*rank_shares(batches, 1, 2)]
 
 
 def test_supervised_rows_are_counted_without_states() -> None:
@@ -92,7 +99,7 @@ def test_supervised_rows_are_counted_without_states() -> None:
     Rows 0 and 2 have 3 + 5 and 4 + 3 tokens: 4 and 2 pairs; all steps reach back into their prompts.
     """
     states, chosen = DrawnStates(), recipe()
-    feed = BatchSampler(states, sides_of(states, chosen), chosen)
+    sampler = BatchSampler(states, split_rows(states, chosen), chosen)
 
-    assert torch.equal(torch.tensor([6.0, 6.0, 6.0]).double(), feed.supervised((0, 2), MaskMode.ALIGNED, 3))
-    assert torch.equal(torch.tensor([15.0] * 3).double(), feed.supervised((0, 2), MaskMode.SPECFORGE, 3))
+    assert torch.equal(torch.tensor([6.0, 6.0, 6.0]).double(), sampler.supervised((0, 2), MaskMode.ALIGNED, 3))
+    assert torch.equal(torch.tensor([15.0] * 3).double(), sampler.supervised((0, 2), MaskMode.SPECFORGE, 3))

@@ -1,4 +1,4 @@
-"""A training put together from rows: vocabulary, settings, and the drafter that a checkpoint gives back."""
+"""A training put together: vocabulary, settings, restored drafter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from harness.fixtures.drafters import row, run_folder, small_llama
 from pipeline.drafter.rows import RowPolicy
 from pipeline.drafter.training.checkpoints import CheckpointError, load, save
-from pipeline.drafter.training.data import TrainingData, material_of
+from pipeline.drafter.training.data import TrainingData, read_training_data
 from pipeline.drafter.training.distributed import Sharing
 from pipeline.drafter.training.recipe import Recipe
 from pipeline.drafter.training.setup import Setup, drafter_of, sentences, set_up
@@ -25,7 +25,7 @@ RECIPE = Recipe(ttt_length=2, tokens_a_batch=32, draft_vocabulary=5, epochs=1, h
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
     folder = run_folder(tmp_path_factory.mktemp("rows") / "run", GIVEN, format="")
-    return material_of(
+    return read_training_data(
         [folder], small_llama(tmp_path_factory.mktemp("small") / "target", bos_token_id=1, eos_token_id=2), RowPolicy()
     )
 
@@ -35,7 +35,10 @@ def begun(material: TrainingData, recipe: Recipe = RECIPE) -> Setup:
 
 
 def test_the_vocabulary_is_what_was_emitted_and_the_ends(material: TrainingData) -> None:
-    """7 in every row, 40 to 42 in a third each, 2 at every end; the llama's config ends on 2 and begins with 1."""
+    """7 is in every row, 40 to 42 in a third each.
+
+    2 is at every end; the llama's config ends on 2 and begins with 1.
+    """
     setup = begun(material)
 
     assert 5 == len(setup.vocabulary.target_ids)
@@ -64,7 +67,7 @@ def test_a_checkpoint_gives_back_its_drafter(material: TrainingData, tmp_path: P
     setup = begun(material)
     setup.training.take_step()
 
-    drafter = drafter_of(load(save(tmp_path, setup.training.snapshot(setup.told))))
+    drafter = drafter_of(load(save(tmp_path, setup.training.snapshot(setup.description))))
 
     assert setup.training.drafter.config == drafter.config
     assert equal(dict(setup.training.drafter.state_dict()), dict(drafter.state_dict()))
@@ -77,9 +80,9 @@ def test_a_checkpoint_without_a_drafter_is_refused(material: TrainingData) -> No
 
 def test_what_is_known_beforehand_is_said(material: TrainingData) -> None:
     setup = begun(material)
-    told = [*sentences(setup, material)]
-    training, held_out = len(setup.sides.training), len(setup.sides.held_out)
+    lines = [*sentences(setup, material)]
+    training, held_out = len(setup.split.training), len(setup.split.held_out)
 
     assert 12 == training + held_out
-    assert f"{training} rows train, {held_out} validate; {setup.training.feed.course.steps} steps in all" in told
-    assert told[-1].startswith("draft vocabulary: 5 of 48 tokens, ")
+    assert f"{training} rows train, {held_out} validate; {setup.training.sampler.course.steps} steps in all" in lines
+    assert lines[-1].startswith("draft vocabulary: 5 of 48 tokens, ")

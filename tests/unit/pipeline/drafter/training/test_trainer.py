@@ -1,4 +1,4 @@
-"""Steps of the optimiser: what they minimise, that packing and accumulating change nothing, and what stops them."""
+"""Optimiser steps: what they minimise, and what stops them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steps(found: Training, number: int) -> list[float]:
 @pytest.mark.parametrize("mode", MaskMode)
 def test_a_step_minimises_the_weighted_sum_of_means(mode: MaskMode) -> None:
     found = training(mode=mode)
-    batch = pack(DrawnStates().rows(found.feed.step(0)[0]))
+    batch = pack(DrawnStates().rows(found.sampler.step(0)[0]))
     result = found.drafter(batch, found.teacher, mode, torch.ones(3, dtype=torch.float64))
     means = result.sums / (counts(batch, mode, 3) + (1e-5 if mode is MaskMode.SPECULATORS else 0))
 
@@ -53,7 +53,7 @@ def test_batches_that_are_summed_up_give_the_step_of_one_batch(mode: MaskMode) -
 
     found = whole.take_step(), parts.take_step()
 
-    assert 1 == len(whole.feed.step(0)) < len(parts.feed.step(0))
+    assert 1 == len(whole.sampler.step(0)) < len(parts.sampler.step(0))
     assert pytest.approx(found[0].figures.total, rel=1e-6) == found[1].figures.total
     assert pytest.approx(found[0].gradient, rel=1e-5) == found[1].gradient
     assert farthest(weights(whole), weights(parts)) < 1e-5
@@ -124,12 +124,12 @@ def test_a_snapshot_is_in_float32_under_autocast_too() -> None:
     assert steps(training(), 1) != before
 
 
-def test_a_loss_that_is_no_number_takes_no_step_and_names_its_rows() -> None:
+def test_a_loss_that_is_not_finite_names_its_rows() -> None:
     """Two batches: the rows of the one without the spoilt row are not named."""
     states = DrawnStates([(5, 5)] * 4, spoilt=[2])
     found = training(states, tokens_a_batch=20, batches_a_step=2)
     before = weights(found)
-    batches = found.feed.step(0)
+    batches = found.sampler.step(0)
     guilty = next(rows for rows in batches if 2 in rows)
 
     with pytest.raises(NotFiniteError, match="the loss of step 1 is not finite, and the step was not taken") as caught:
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number_takes_no_step_and_names_its_rows() -> None:
     assert all(parameter.grad is None for parameter in found.drafter.parameters())
 
 
-def test_a_gradient_that_is_no_number_takes_no_step_and_names_all_rows() -> None:
+def test_a_gradient_that_is_not_finite_names_all_rows() -> None:
     found = training()
     found.drafter.fc.weight.register_hook(lambda grad: grad * torch.nan)
     before = weights(found)
@@ -155,12 +155,12 @@ def test_a_gradient_that_is_no_number_takes_no_step_and_names_all_rows() -> None
 def test_validation_reads_what_was_held_out_and_changes_nothing() -> None:
     found = training(held_out=0.5)
     before = weights(found)
-    held_out = found.feed.sides.held_out
+    held_out = found.sampler.split.held_out
 
     figures = found.validate()
 
     assert figures is not None
-    batch = pack(DrawnStates().rows(found.feed.held_out()[0]))
+    batch = pack(DrawnStates().rows(found.sampler.held_out()[0]))
     assert sorted(f"row-{at}" for at in held_out) == sorted(batch.row_ids)
     assert counts(batch, MaskMode.ALIGNED, 3).tolist() == list(figures.rows)
     assert equal(before, weights(found))
@@ -183,4 +183,4 @@ def test_the_embedding_is_neither_trained_nor_kept() -> None:
 
     assert torch.equal(before, found.drafter.embedding)
     assert "embedding" not in found.snapshot({}).drafter
-    assert isinstance(found.feed, BatchSampler)
+    assert isinstance(found.sampler, BatchSampler)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.fixtures.bytewise import (
+from harness.fixtures.harmony_bytes import (
     ANALYSIS,
     BYTES,
     CALL,
@@ -21,8 +21,8 @@ from harness.fixtures.bytewise import (
     told,
     verdict,
 )
-from harness.views.harmony import spoken
-from pipeline.formats.format import Headed, Parts, closing, hidden, opening
+from harness.views.harmony import harmony_texts
+from pipeline.formats.format import HeadedFormat, Parts
 from pipeline.formats.harmony.format import DAY
 from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow, ToolCall
@@ -84,12 +84,12 @@ def test_the_headers_are_what_the_general_code_counts() -> None:
     )
     opener = FORMAT.opener(thinking=True)
 
-    assert (ANALYSIS, TURN + FINAL) == (text_of(opening(FORMAT)), text_of(closing(FORMAT)))
-    assert (len(opening(FORMAT)) + len(closing(FORMAT)), len(opening(FORMAT))) == (
-        hidden(FORMAT, opener, whole),
-        hidden(FORMAT, opener, cut),
+    assert (ANALYSIS, TURN + FINAL) == (text_of(FORMAT.opening_ids), text_of(FORMAT.closing_ids))
+    assert (len(FORMAT.opening_ids) + len(FORMAT.closing_ids), len(FORMAT.opening_ids)) == (
+        FORMAT.hidden_count(opener, whole),
+        FORMAT.hidden_count(opener, cut),
     )
-    assert isinstance(FORMAT, Headed)
+    assert isinstance(FORMAT, HeadedFormat)
 
 
 # Proofs
@@ -158,7 +158,8 @@ def test_an_answer_cut_inside_a_header_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_header_that_a_text_spells_is_a_leak_whatever_the_count(name: str) -> None:
+def test_a_header_spelled_in_a_text_is_a_leak(name: str) -> None:
+    """A header that a text spells is a leak whatever the count."""
     for reasoning, content in ((f"r{name}", "c"), ("r", f"c{name}")):
         tokens = len(ids_of(f"{ANALYSIS}{TURN}{FINAL}<|return|>")) + len(reasoning) + len(content)
         assert Reason.LEAKED_CONTROL is verdict(told(reasoning, content, tokens))
@@ -175,7 +176,8 @@ def test_a_call_that_came_parsed_must_be_the_one_in_the_ids() -> None:
     assert [Evidence.ENGINE_IDS, Reason.IDS_CONTRADICT, Reason.IDS_CONTRADICT] == [verdict(row) for row in rows]
 
 
-def test_a_prompt_served_on_another_day_or_with_another_effort_is_told_by_its_ids() -> None:
+def test_prompt_ids_show_another_day_or_effort() -> None:
+    """A prompt served on another day or with another effort is told by its ids."""
     prompts = [replace(FORMAT, day="2030-12-31").render(PROMPT), replace(FORMAT, effort="high").render(PROMPT)]
     rows = [told("r", "c", len(FULL), token_ids=FULL, prompt_ids=prompt) for prompt in prompts]
 
@@ -211,14 +213,15 @@ def test_a_local_answer_shows_its_texts_without_headers() -> None:
     assert [("r", "c"), (None, ""), (None, "Yes.")] == [(one.reasoning, one.content) for one in shown]
 
 
-def test_the_views_parser_joins_messages_and_finds_calls_and_takes_any_ids() -> None:
+def test_the_views_parser_reads_any_ids() -> None:
+    """The views parser joins messages and finds calls and takes any ids."""
     text = f"{ANALYSIS}a{TURN}{ANALYSIS}b{TURN}<|channel|>commentary<|message|>c{TURN}{FINAL}d{TURN}{CALL}<|call|>"
-    body, stream = (spoken(ids_of(text), FORMAT, stream=stream) for stream in (False, True))
+    body, stream = (harmony_texts(ids_of(text), FORMAT, stream=stream) for stream in (False, True))
 
     assert (b"a\nb", b"c\nd") == (b"".join(body.reasoning), b"".join(body.content))
     assert (b"ab", b"cd") == (b"".join(stream.reasoning), b"".join(stream.content))
     assert (ToolCall("call_00000000", "f", "{}"),) == body.calls
     assert ((), ()) == (
-        spoken(ids_of("x<|end|>y<|return|>"), FORMAT, stream=False).content,
-        spoken((), FORMAT, stream=False).content,
+        harmony_texts(ids_of("x<|end|>y<|return|>"), FORMAT, stream=False).content,
+        harmony_texts((), FORMAT, stream=False).content,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.fixtures.bytewise import ANALYSIS, CALL, FINAL, FORMAT, LEGAL, TURN, ids_of, text_of
+from harness.fixtures.harmony_bytes import ANALYSIS, CALL, FINAL, FORMAT, LEGAL, TURN, ids_of, text_of
 from pipeline.records import Reason, RefusedError, SpanKind
 
 
@@ -13,7 +13,8 @@ def spans(text: str) -> list[tuple[str, str]]:
     return [(str(span.kind), text_of(ids[span.start : span.stop])) for span in FORMAT.layout(ids, thinking=True)]
 
 
-def test_an_answer_is_an_analysis_and_a_final_message_behind_their_headers() -> None:
+def test_an_answer_is_an_analysis_and_a_final_message() -> None:
+    """An answer is an analysis and a final message behind their headers."""
     expected = [
         ("think_open", ANALYSIS),
         ("reasoning", "r"),
@@ -41,7 +42,8 @@ def test_each_message_on_the_way_keeps_its_kind() -> None:
 
 
 @pytest.mark.parametrize("text", LEGAL)
-def test_every_legal_answer_is_laid_out_whole_and_comes_back_from_its_parts(text: str) -> None:
+def test_every_legal_answer_comes_back_from_its_parts(text: str) -> None:
+    """Every legal answer is laid out whole and comes back from its parts."""
     ids = ids_of(text)
     found = FORMAT.layout(ids, thinking=True)
     parts = FORMAT.parse(ids, thinking=True)
@@ -61,7 +63,8 @@ def test_an_answer_cut_anywhere_is_laid_out_whole(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", LEGAL)
-def test_an_answer_cut_anywhere_comes_back_from_its_parts_or_is_refused(text: str) -> None:
+def test_a_cut_answer_comes_back_or_is_refused(text: str) -> None:
+    """An answer cut anywhere comes back from its parts or is refused."""
     ids = ids_of(text)
     for stop in range(len(ids)):
         begins_a_role = 0 < stop and not set(ids[:stop]).intersection(range(256, 263))

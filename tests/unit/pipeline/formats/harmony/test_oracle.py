@@ -157,7 +157,8 @@ def spoken(message: Mapping[str, Untyped], *, shown: bool) -> Iterator[Untyped]:
         yield made(role.ASSISTANT, content).with_channel("final")
 
 
-def test_drawn_prompts_are_rendered_as_openai_harmony_renders_them(ours: HarmonyFormat, theirs: Untyped) -> None:
+def test_drawn_prompts_equal_openai_harmonys(ours: HarmonyFormat, theirs: Untyped) -> None:
+    """Drawn prompts are rendered as openai harmony renders them."""
     seen: Counter[str] = Counter()
 
     @MANY
@@ -174,9 +175,7 @@ def test_drawn_prompts_are_rendered_as_openai_harmony_renders_them(ours: Harmony
     assert min(seen.values()) > 10
 
 
-def test_prompts_of_text_are_rendered_as_the_renderers_package_renders_them(
-    ours: HarmonyFormat, theirs: Untyped
-) -> None:
+def test_prompts_of_text_equal_the_renderers_package(ours: HarmonyFormat, theirs: Untyped) -> None:
     """It goes on with an analysis header that engines leave to the model, and so is compared up to there.
 
     It writes calls without their content type, and a function without parameters as one of any: neither is drawn.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.fixtures.answers import answer, route
-from harness.fixtures.bytewise import ANALYSIS, BYTES, FINAL, FORMAT, HARMONY, PROMPT, TURN, USER, ids_of, text_of
+from harness.fixtures.harmony_bytes import ANALYSIS, BYTES, FINAL, FORMAT, HARMONY, PROMPT, TURN, USER, ids_of, text_of
 from pipeline.formats.harmony.format import load_high
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Json, JsonObject, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
@@ -25,7 +25,8 @@ RESULT: JsonObject = {"role": "tool", "tool_call_id": "c", "content": "sun"}
 FINAL_ANSWER: JsonObject = {"role": "assistant", "content": "Sun.", "reasoning_content": "It shines."}
 
 
-def test_analysis_is_kept_where_calls_follow_the_last_final_message_and_dropped_before() -> None:
+def test_analysis_is_kept_only_after_the_last_final_message() -> None:
+    """Analysis is kept where calls follow the last final message and dropped before."""
     thought = called(reasoning_content="Look.")
     call = '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>'
     result = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>sun<|end|>"
@@ -37,7 +38,8 @@ def test_analysis_is_kept_where_calls_follow_the_last_final_message_and_dropped_
     assert expected == rendered(USER, thought, RESULT, FINAL_ANSWER, USER, thought, RESULT)
 
 
-def test_tools_are_declared_to_the_developer_and_named_by_the_system_message() -> None:
+def test_tools_are_declared_in_two_messages() -> None:
+    """Tools are declared to the developer and named by the system message."""
     schema: Json = {
         "type": "object",
         "properties": {
@@ -119,7 +121,8 @@ FULL = ids_of(f"{ANALYSIS}r{TURN}{FINAL}c<|return|>")
         (Prompt("r", (USER,), (declared({"anyOf": [STRING]}),)), "declare in different ways"),
     ],
 )
-def test_prompts_that_engines_print_apart_with_as_many_tokens_need_prompt_ids(prompt: Prompt, said: str) -> None:
+def test_ambiguous_prompts_need_prompt_ids(prompt: Prompt, said: str) -> None:
+    """Prompts that engines print apart with as many tokens need prompt ids."""
     rendered_ids = FORMAT.render(prompt)
     usage = Usage(len(rendered_ids), len(FULL))
     untold, told = (
@@ -134,8 +137,9 @@ def test_prompts_that_engines_print_apart_with_as_many_tokens_need_prompt_ids(pr
     assert rendered_ids == told.prompt_ids
 
 
-def test_a_tool_that_all_engines_declare_alike_needs_no_prompt_ids() -> None:
-    assert FORMAT.untold(Prompt("r", (USER,), (declared(STRING),))) is None
+def test_a_tool_that_engines_declare_alike_is_unambiguous() -> None:
+    """A tool that all engines declare alike needs no prompt ids."""
+    assert FORMAT.ambiguity(Prompt("r", (USER,), (declared(STRING),))) is None
 
 
 def test_tools_do_not_travel_in_a_message() -> None:

@@ -45,9 +45,9 @@ REASONING, CONTENT = ENCODE("So it is."), ENCODE(" Yes.")
 TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
-def of_release(variant: Release, name: str = "release") -> KimiFormat:
+def of_release(release: Release, name: str = "release") -> KimiFormat:
     """The release without a template beside its vocabulary."""
-    return KimiFormat(name, TOKENIZER, None, variant)
+    return KimiFormat(name, TOKENIZER, None, release)
 
 
 THINKING, PLAIN = of_release(K2_THINKING), of_release(K2)
@@ -67,7 +67,7 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
 
 
 @pytest.mark.parametrize(
-    "variant, thinking, instant",
+    "release, thinking, instant",
     [
         (K2, Opener.NOBODY, Opener.NOBODY),
         (K2_0905, Opener.NOBODY, Opener.NOBODY),
@@ -77,8 +77,8 @@ def rebuilt(fmt: KimiFormat, completion: Completion, tokens: int | None, **chang
     ],
     ids=["K2", "K2-0905", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_a_release_says_who_opens_the_thinking(variant: Release, thinking: Opener, instant: Opener) -> None:
-    fmt = of_release(variant)
+def test_a_release_says_who_opens_the_thinking(release: Release, thinking: Opener, instant: Opener) -> None:
+    fmt = of_release(release)
 
     assert (thinking, instant) == (fmt.opener(thinking=True), fmt.opener(thinking=False))
 
@@ -140,7 +140,8 @@ def test_an_answer_without_reasoning_is_one_that_did_not_think() -> None:
     assert (*CONTENT, END) == row.output_ids
 
 
-def test_an_empty_thinking_that_only_the_count_tells_of_is_refused() -> None:
+def test_an_empty_thinking_that_only_counts_is_refused() -> None:
+    """An empty thinking that only the count tells of is refused."""
     assert Reason.AMBIGUOUS_LAYOUT is reason(rebuilt(THINKING, answer(reasoning=None), len(CONTENT) + 3))
 
 
@@ -226,12 +227,13 @@ KIMI = "You are Kimi, an AI assistant created by Moonshot AI."
 
 
 @pytest.mark.parametrize(
-    "variant, said",
+    "release, said",
     [(K2, "You are a helpful assistant"), (K2_THINKING, KIMI), (K25, None), (K26, None)],
     ids=["K2", "K2-Thinking", "K2.5", "K2.6"],
 )
-def test_the_default_system_turn_is_said_where_the_prompt_has_none(variant: Release, said: str | None) -> None:
-    fmt = of_release(variant)
+def test_a_missing_system_turn_is_the_default_one(release: Release, said: str | None) -> None:
+    """The default system turn is said where the prompt has none."""
+    fmt = of_release(release)
     turn = f"<|im_system|>system<|im_middle|>{said}<|im_end|>" if said else ""
     own = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
 
@@ -239,7 +241,8 @@ def test_the_default_system_turn_is_said_where_the_prompt_has_none(variant: Rele
     assert text_of(fmt, own).startswith("<|im_system|>system<|im_middle|>Be brief.<|im_end|><|im_user|>")
 
 
-def test_tools_are_told_as_json_with_spaces_and_before_the_default_system_turn() -> None:
+def test_tools_are_spaced_json_before_the_system_turn() -> None:
+    """Tools are told as JSON with spaces and before the default system turn."""
     text = text_of(PLAIN, replace(PROMPT, tools=(TOOL,)))
     declared = '[{"function": {"name": "f", "parameters": {"properties": {}, "type": "object"}}, "type": "function"}]'
 
@@ -256,9 +259,8 @@ def test_tools_are_told_as_json_with_spaces_and_before_the_default_system_turn()
     ],
     ids=["compact", "spaced"],
 )
-def test_the_template_beside_the_vocabulary_says_how_tools_are_spaced(
-    filter_: str, declared: str, tmp_path: Path
-) -> None:
+def test_the_template_decides_how_tools_are_spaced(filter_: str, declared: str, tmp_path: Path) -> None:
+    """The template beside the vocabulary says how tools are spaced."""
     for name in ("tokenizer_config.json", "tiktoken.model"):
         (tmp_path / name).write_bytes((TOKENIZER.directory / name).read_bytes())
     (tmp_path / "chat_template.jinja").write_text(
@@ -309,20 +311,20 @@ HISTORY = Prompt(
 
 
 @pytest.mark.parametrize(
-    "variant, shown", [(K26, "<think></think>4"), (K26_PRESERVE, "<think>easy</think>4")], ids=["off", "on"]
+    "release, shown", [(K26, "<think></think>4"), (K26_PRESERVE, "<think>easy</think>4")], ids=["off", "on"]
 )
-def test_earlier_thinking_is_preserved_where_the_format_says_so(variant: Release, shown: str) -> None:
-    assert shown in text_of(of_release(variant), HISTORY)
+def test_earlier_thinking_is_preserved_where_the_format_says_so(release: Release, shown: str) -> None:
+    assert shown in text_of(of_release(release), HISTORY)
 
 
 @pytest.mark.parametrize(
-    "variant, said",
+    "release, said",
     [(K25, None), (K26, None), (K26_PRESERVE, {"preserve_thinking": True})],
     ids=["K2.5", "off", "on"],
 )
-def test_a_request_says_that_earlier_thinking_is_preserved(variant: Release, said: object) -> None:
+def test_a_request_says_that_earlier_thinking_is_preserved(release: Release, said: object) -> None:
     where = Route("openrouter", "moonshotai/kimi-k2.6", "siliconflow")
-    body = request_body(HISTORY, where, Sampling(), ToolMode.NONE, of_release(variant), "s")
+    body = request_body(HISTORY, where, Sampling(), ToolMode.NONE, of_release(release), "s")
 
     assert said == body.get("chat_template_kwargs")
 
@@ -334,7 +336,7 @@ def test_instant_mode_blanks_earlier_thinking_all_the_same() -> None:
     assert text.endswith("<think></think>")
 
 
-def test_a_template_that_does_not_preserve_thinking_refuses_the_prompt() -> None:
+def test_a_template_that_drops_thinking_refuses_the_prompt() -> None:
     """The compact vocabulary has a template beside it that drops earlier thinking, whatever it is told."""
     with pytest.raises(RefusedError) as refused:
         load("k2.6", TOKENIZER, K26_PRESERVE).render(HISTORY)
@@ -351,9 +353,10 @@ def test_a_template_that_does_not_preserve_thinking_refuses_the_prompt() -> None
     ],
     ids=["tools", "a result", "calls"],
 )
-def test_k2_0905_refuses_what_copies_of_its_template_print_in_different_ways(
+def test_k2_0905_refuses_what_its_templates_print_apart(
     messages: tuple[JsonObject, ...], tools: tuple[JsonObject, ...], field: str
 ) -> None:
+    """K2 0905 refuses what copies of its template print in different ways."""
     with pytest.raises(RefusedError) as refused:
         of_release(K2_0905).render(Prompt("r", messages, tools))
 
@@ -367,7 +370,7 @@ def test_k2_0905_says_its_own_default_system_turn_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("fmt", [PLAIN, THINKING], ids=["K2", "K2-Thinking"])
-def test_tools_in_a_message_would_stand_behind_the_default_system_turn(fmt: KimiFormat) -> None:
+def test_tools_in_a_message_are_refused_with_a_system_turn(fmt: KimiFormat) -> None:
     """As many tokens in another order, so no count would show it."""
     with pytest.raises(RefusedError) as refused:
         fmt.declare_tools((TOOL,))

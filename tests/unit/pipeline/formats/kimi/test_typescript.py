@@ -72,7 +72,8 @@ def test_each_kind_of_schema_has_its_form(schema: Json, expected: str) -> None:
     assert expected == field(schema)
 
 
-def test_a_reference_to_the_root_makes_an_interface_in_the_order_of_the_keys() -> None:
+def test_a_root_reference_makes_an_interface() -> None:
+    """A reference to the root makes an interface in the order of the keys."""
     properties: Json = {"z": {"type": "string"}, "a": {"$ref": "#"}}
     text = declared({"type": "object", "properties": properties, "required": ["z"]})
 
@@ -95,7 +96,7 @@ def test_what_has_no_form_is_an_error(schema: Json) -> None:
         declared({"properties": {"x": schema}})
 
 
-def test_a_tool_without_a_form_makes_all_of_them_compact_json_with_sorted_keys() -> None:
+def test_a_tool_without_a_form_makes_all_compact_json() -> None:
     """As Kimi's own tokenizer falls back."""
     parameters: Json = {"type": "object", "properties": {"x": {"const": 1}}}
     tools: list[JsonObject] = [{"type": "function", "function": {"name": "é", "parameters": parameters}}]

@@ -18,7 +18,6 @@ from pipeline.generation.engines.catalog import (
     fetch_endpoint,
     fetch_endpoints,
     fetch_key,
-    fetch_models,
 )
 from pipeline.generation.engines.openrouter import NoAnswerError, OpenRouter
 from pipeline.records import Route
@@ -141,13 +140,9 @@ def test_a_key_that_is_not_as_documented_is_an_error(body: bytes, status: int, m
     assert message == str(caught.value)
 
 
-def test_a_list_of_models_that_is_none_is_an_error() -> None:
-    async def read(client: OpenRouter) -> None:
-        async with client:
-            await fetch_models(client)
-
-    with answering(b'{"data":{}}') as client, pytest.raises(CatalogError, match="/models: a list is wanted"):
-        asyncio.run(read(client))
+def test_a_list_of_endpoints_that_is_none_is_an_error() -> None:
+    with answering(b'{"data":{"endpoints":{}}}') as client, pytest.raises(CatalogError, match="a list is wanted"):
+        asyncio.run(read_endpoints(client))
 
 
 def test_a_host_that_is_not_there_is_said_to_be_unreachable() -> None:

@@ -1,4 +1,4 @@
-"""The client against a loopback server that sends exact bytes: what arrives, how often, and what never shows."""
+"""The client against a loopback server that sends exact bytes, and its pools."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import pytest
 
 from pipeline.generation.engines.openrouter import (
+    CONNECTIONS,
     HttpAnswer,
     Key,
     KeyMissingError,
     NoAnswerError,
     OpenRouter,
+    Pools,
     encode_body,
     key_from_environment,
     open_client,
@@ -117,7 +120,7 @@ def failure(url: str) -> NoAnswerError:
     return caught.value
 
 
-def test_keep_alive_white_space_and_odd_text_come_back_byte_for_byte() -> None:
+def test_keep_alives_and_odd_text_come_back_byte_for_byte() -> None:
     with serving(reply_of("200 OK", KEPT_ALIVE, "Content-Type: application/json")) as peer:
         answer = send(peer.url)
 
@@ -223,7 +226,7 @@ def test_a_closed_port_was_sent_nothing() -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_connection_that_closes_without_an_answer_may_be_billed(reset: bool) -> None:
+def test_a_connection_closed_without_an_answer_may_be_billed(reset: bool) -> None:
     with serving(b"", reset=reset) as peer:
         error = failure(peer.url)
 
@@ -274,9 +277,10 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert SECRET == key_from_environment().value
 
 
-def test_a_missing_key_says_how_it_comes_from_the_environment_and_from_a_keyring(
+def test_a_missing_key_says_how_it_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """From the environment, and from a keyring."""
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     with pytest.raises(KeyMissingError) as caught:
         key_from_environment()
@@ -311,7 +315,7 @@ def test_the_emulator_is_given_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("url", [None, "https://openrouter.ai/api/v1", "http://10.0.0.1/api/v1"])
 def test_an_emulator_elsewhere_is_refused(url: str | None) -> None:
-    with pytest.raises(ValueError, match=r"python -m harness\.emulator"):
+    with pytest.raises(ValueError, match=r"python -m harness emulator"):
         open_client("emulator", url)
 
 
@@ -330,3 +334,67 @@ def test_a_lone_surrogate_never_leaves() -> None:
         encode_body({"messages": [{"content": "\ud83d"}]})
 
     assert caught.value.refusal.reason is Reason.LONE_SURROGATE
+
+
+@dataclass
+class Made:
+    """A client that counts."""
+
+    number: int
+    closed: list[int]
+
+    async def close(self) -> None:
+        self.closed.append(self.number)
+
+
+@dataclass
+class Maker:
+    made: list[Made] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+
+    def __call__(self) -> Made:
+        self.made.append(Made(len(self.made), self.closed))
+        return self.made[-1]
+
+
+def test_requests_that_follow_each_other_use_one_pool() -> None:
+    maker = Maker()
+    pools = Pools(maker)
+    for _ in range(5 * CONNECTIONS):
+        with pools.use() as client:
+            assert 0 == client.number
+
+    assert 1 == len(maker.made)
+
+
+def test_requests_at_once_use_the_first_pool_with_room() -> None:
+    """Each pool takes `CONNECTIONS` requests before the next is made."""
+    maker = Maker()
+    pools = Pools(maker)
+    with ExitStack() as stack:
+        used = [stack.enter_context(pools.use()).number for _ in range(2 * CONNECTIONS + 1)]
+    with pools.use() as client:
+        assert 0 == client.number
+
+    assert [0] * CONNECTIONS + [1] * CONNECTIONS + [2] == used
+
+
+def test_a_request_that_fails_gives_its_place_back() -> None:
+    maker = Maker()
+    pools = Pools(maker)
+    for _ in range(3 * CONNECTIONS):
+        with pytest.raises(ZeroDivisionError), pools.use() as client:
+            _ = client.number / 0
+
+    assert 1 == len(maker.made)
+
+
+def test_all_are_closed() -> None:
+    maker = Maker()
+    pools = Pools(maker)
+    with ExitStack() as stack:
+        for _ in range(CONNECTIONS + 1):
+            stack.enter_context(pools.use())
+    asyncio.run(pools.close())
+
+    assert [0, 1] == maker.closed

@@ -57,9 +57,7 @@ def test_a_line_has_the_request_and_the_body_as_they_were(tmp_path: Path) -> Non
         (kept(b'{"a":"\xff"}'), "an answer that is no UTF-8"),
     ],
 )
-def test_errors_and_what_did_not_come_whole_are_left_out_with_the_reason(
-    one: LedgerExchange, why: str, tmp_path: Path
-) -> None:
+def test_errors_and_cut_answers_are_left_out_with_the_reason(one: LedgerExchange, why: str, tmp_path: Path) -> None:
     """Bodies of errors can name the account; the ledger has them."""
     left_out = write_exchanges(tmp_path / "e.jsonl", [one], SOURCE, NO_KEY)
 

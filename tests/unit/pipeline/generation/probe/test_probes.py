@@ -102,14 +102,14 @@ def test_an_answer_is_held_against_what_is_known(known: Known, completion: Compl
 # The committed file
 
 
-def test_committed_probes_are_a_few_dozen_and_a_handful_of_them_shows_drift() -> None:
+def test_committed_probes_are_few_dozen_and_a_handful_show_drift() -> None:
     found = read_probes(ROOT / PROBES)
 
     assert 20 <= len(found.probes) <= 30
     assert 5 <= len(found.chosen(few=True)) <= 10
 
 
-def test_committed_probes_prove_line_ends_though_one_is_not_repeated_well() -> None:
+def test_committed_probes_prove_line_ends() -> None:
     """Twenty answers with both kinds of line ends are a proof; each is asked three times."""
     texts = [probe.known.content or "" for probe in read_probes(ROOT / PROBES).probes]
     both = [text for text in texts if "\r\n" in text and "\n" in text.replace("\r\n", "")]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.proof.wire.completion import completion_of_body, completion_of_json, completion_of_sse, sse_data
+from pipeline.proof.wire.completion import completion_of_body, completion_of_json, completion_of_sse
+from pipeline.proof.wire.sse import sse_data
 from pipeline.records import Delta, Reason, RefusedError, ToolCall, Usage
 
 
@@ -53,7 +54,8 @@ def test_keep_alive_white_space_before_a_body_is_no_part_of_it() -> None:
     assert "Hi" == completion_of_json(b"\n         \n\n" + json.dumps(body()).encode()).content
 
 
-def test_status_200_with_an_error_and_no_choices_is_an_upstream_error() -> None:
+def test_status_200_with_an_error_is_an_upstream_error() -> None:
+    """Status 200 with an error and no choices is an upstream error."""
     assert Reason.UPSTREAM_ERROR is refusal(
         {"error": {"code": 502, "message": "Provider returned error"}, "user_id": "u"}
     )
@@ -178,7 +180,8 @@ def test_a_cut_stream_is_refused(raw: str) -> None:
     assert Reason.STREAM_CUT is refusal(raw)
 
 
-def test_an_error_in_the_middle_is_refused_whatever_the_finish_reason_says() -> None:
+def test_an_error_in_the_middle_is_refused() -> None:
+    """An error in the middle is refused whatever the finish reason says."""
     raw = chunk({"content": "a"}) + chunk({}, finish_reason="stop", error={"code": 502, "message": "x"}) + DONE
 
     assert Reason.UPSTREAM_ERROR is refusal(raw)
@@ -217,7 +220,8 @@ def test_fragments_of_a_call_are_joined_by_index() -> None:
     assert (ToolCall("functions.f:0", "f", '{"a": 1}'),) == completion_of_sse(raw).tool_calls
 
 
-def test_half_a_surrogate_pair_in_a_delta_is_kept_for_its_own_refusal() -> None:
+def test_half_a_surrogate_pair_keeps_its_own_refusal() -> None:
+    """Half a surrogate pair in a delta is kept for its own refusal."""
     assert "\ud83d" == completion_of_sse(chunk({"content": "\ud83d"}) + FINISH + DONE).content
 
 

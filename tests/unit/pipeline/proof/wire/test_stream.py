@@ -155,7 +155,8 @@ def test_a_half_that_stays_alone_stays_half(deltas: tuple[dict[str, str], ...]) 
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (None, 2), (2, None)], ids=str)
-def test_the_last_usage_counts_and_its_chunk_is_read_like_any_other(counts: tuple[int | None, int | None]) -> None:
+def test_the_last_usage_counts(counts: tuple[int | None, int | None]) -> None:
+    """The last usage counts and its chunk is read like any other."""
     chunks = [
         event(choices=[{"delta": {"content": text}}], usage=None if n is None else {"completion_tokens": n})
         for text, n in zip("AB", counts, strict=True)
@@ -178,7 +179,9 @@ def test_a_chunk_without_choices_says_nothing(extra: dict[str, Any]) -> None:
     assert "a" == completion_of_sse(raw).content
 
 
-def test_a_whole_message_at_the_end_adds_nothing_and_must_say_the_same() -> None:
+def test_a_whole_message_at_the_end_must_say_the_same() -> None:
+    """A whole message at the end adds nothing and must say the same."""
+
     def ending(message: dict[str, Any] | None) -> str:
         last = event(choices=[{"delta": {}, "finish_reason": "stop", "message": message}])
         return sent({"reasoning": "r"}) + sent({"content": "a"}) + sent({"content": "b"}) + last + DONE
@@ -190,7 +193,8 @@ def test_a_whole_message_at_the_end_adds_nothing_and_must_say_the_same() -> None
 
 
 @pytest.mark.parametrize("name", ["reasoning", "content"])
-def test_the_whole_text_again_with_the_finish_or_after_it_is_refused(name: str) -> None:
+def test_the_whole_text_again_at_the_finish_is_refused(name: str) -> None:
+    """The whole text again with the finish or after it is refused."""
     first = sent({"reasoning": "r1"}) + sent({"reasoning": "r2"}) + sent({"content": "a"}) + sent({"content": "b"})
     again = {"reasoning": "r1r2"} if name == "reasoning" else {"content": "ab"}
 

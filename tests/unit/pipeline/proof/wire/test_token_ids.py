@@ -164,7 +164,8 @@ def test_what_providers_send_unasked_is_no_id(junk: dict[str, Any]) -> None:
     assert (None, ()) == (completion.token_ids, completion.ids_from)
 
 
-def test_ids_that_a_stream_sends_whole_and_twice_must_be_the_same() -> None:
+def test_whole_ids_sent_twice_must_be_the_same() -> None:
+    """Ids that a stream sends whole and twice must be the same."""
     twice = choices(raw_output={"completion_token_ids": IDS[:-1]})
     with pytest.raises(RefusedError) as refused:
         completion_of_sse(

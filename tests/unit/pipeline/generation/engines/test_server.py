@@ -1,4 +1,4 @@
-"""SGLang and vLLM by ids, over a loopback server that answers in the shapes that the engines sent."""
+"""SGLang and vLLM by ids over a loopback server, and engine seconds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from typing import Any, TypeAlias
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
+from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
-from pipeline.generation.engines.served import DIALECTS
-from pipeline.generation.engines.server import EngineFacts, EngineGoneError, EngineServer, ServerRequest
+from pipeline.generation.engines.server import (
+    BusyClock,
+    EngineFacts,
+    EngineGoneError,
+    EngineServer,
+    RequestSeconds,
+    ServerRequest,
+)
 from pipeline.records import Sampling
 
 PROMPT, ANSWER, END = (5, 6, 7), [11, 12, 13, 99], 99
@@ -34,7 +41,7 @@ def generation(server: StandIn, sampling: Sampling = GREEDY, prompt: tuple[int, 
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_exact_ids_come_out_with_their_logprobs_and_the_end_token(name: Name) -> None:
+def test_exact_ids_come_out_with_logprobs_and_end_token(name: Name) -> None:
     runner_up = tuple((token + 1, -1.5) for token in ANSWER)
 
     assert EngineOutput((11, 12, 13, 99), (-0.25,) * 4, runner_up, finished=True) == generation(stand_in(name))
@@ -144,7 +151,7 @@ def put(value: object, *path: str | int) -> Spoil:
         ("vllm", put(None, "choices", 0, "logprobs"), "logprobs is no JSON object"),
     ],
 )
-def test_an_answer_that_is_not_exactly_what_was_asked_for_is_an_error(name: Name, spoil: Spoil, message: str) -> None:
+def test_an_answer_to_something_else_is_an_error(name: Name, spoil: Spoil, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         generation(stand_in(name, spoil=spoil))
 
@@ -185,7 +192,7 @@ def test_another_engine_than_was_named_is_found_out(name: Name, other: Name) -> 
         asyncio.run(enter(server.url))
 
 
-def test_no_more_are_in_flight_than_said_and_answers_keep_their_order() -> None:
+def test_in_flight_is_bounded_and_answers_keep_their_order() -> None:
     server = StandIn("sglang", lambda prompt: [*prompt, END], END, delay=0.03)
 
     async def many() -> list[EngineOutput]:
@@ -197,3 +204,53 @@ def test_no_more_are_in_flight_than_said_and_answers_keep_their_order() -> None:
 
     assert [(number, END) for number in range(1, 10)] == [each.ids for each in found]
     assert 3 == server.most
+
+
+class Clock:
+    """Stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_requests_in_flight_together_share_each_second_alike() -> None:
+    clock = Clock()
+    busy = BusyClock(clock)
+    with busy.share() as first:
+        clock.now += 4
+        with busy.share() as second:
+            clock.now += 2
+        clock.now += 1
+
+    assert (4 + 1 + 1, 1) == (first.seconds, second.seconds)
+
+
+def test_time_in_which_nothing_is_in_flight_is_nobodys() -> None:
+    clock = Clock()
+    busy = BusyClock(clock)
+    with busy.share() as first:
+        clock.now += 1
+    clock.now += 50
+    with busy.share() as second:
+        clock.now += 2
+
+    assert (1, 2) == (first.seconds, second.seconds)
+
+
+def test_one_that_fails_has_its_share_too() -> None:
+    clock = Clock()
+    share = RequestSeconds()
+
+    def fail() -> None:
+        nonlocal share
+        with BusyClock(clock).share() as share:
+            clock.now += 3
+            raise ValueError("cut")
+
+    with pytest.raises(ValueError, match="cut"):
+        fail()
+
+    assert 3 == share.seconds

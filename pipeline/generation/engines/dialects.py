@@ -1,4 +1,7 @@
-"""The engines that are spoken to by ids, by their names."""
+"""The engines that are asked by ids, by route.
+
+Apart from the package, so that importing a request or a price loads no client.
+"""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_after_the_first_chunk_only_text_is_read(name: str) -> None:
     assert loads.call_count < 6 + texts.count('q"q') + texts.count("\n") + texts.count("\\")
 
 
-def test_texts_of_neighbouring_chunks_are_never_read_as_one_another() -> None:
+def test_texts_of_neighbouring_chunks_stay_apart() -> None:
     """Quotation marks and backslashes at the ends of texts, which are read many at once."""
     texts = ['"', "\\", '\\"', '","', "\\\\", '"]', ",", 'a"', '"a', "\n", "\u2028", "é"] * 20
     raw = "".join(event(chunk({"content": text})) for text in ["first", *texts]) + END
@@ -110,7 +110,7 @@ def test_texts_of_neighbouring_chunks_are_never_read_as_one_another() -> None:
     assert "".join(["first", *texts]) == completion_of_sse(raw).content
 
 
-def test_a_stream_of_escaped_halves_is_read_in_time_that_grows_with_its_length() -> None:
+def test_escaped_halves_are_read_in_linear_time() -> None:
     """Each half pair ends a run of chunks, and what comes after it must not be looked at again and again."""
     pair = event(chunk({"content": "x"})).replace("x", "\\ud83d") + event(chunk({"content": "x"})).replace(
         "x", "\\ude00"

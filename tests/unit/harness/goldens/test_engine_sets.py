@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.goldens.engine_sets import FOLDER, GoldenSet, GoldenSetError, compare, read, said, settled
+from harness.goldens.engine_sets import FOLDER, GoldenSet, GoldenSetError, compare, comparison_lines, read, settled
 from pipeline.generation.engines.output import EngineOutput
 
 
@@ -64,5 +64,5 @@ def test_sets_of_other_engines_are_told_beside_it(
 def test_a_set_of_an_older_version_is_stale(recorded: GoldenSet) -> None:
     older = replace(recorded, key={**recorded.key, "version": "0.5.22"})
 
-    (line,) = said("it as recorded", compare(older, recorded))
+    (line,) = comparison_lines("it as recorded", compare(older, recorded))
     assert line.startswith("beside it as recorded: SAME (another version), STALE: ")
