@@ -246,11 +246,14 @@ def drafter(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def demo_smollm(session: nox.Session) -> None:
-    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines)."""
+    """A drafter for a real language model, SmolLM2-135M, from questions to acceptance length: -- FILE… (JSON Lines).
+
+    The gate wants its vocabulary proven: DRAFTER_GATE_TOKENIZERS=.nox/vocabularies nox -s contract.
+    """
     python = torch_environment(session)
     if not session.posargs:
         session.error("Say what to ask: nox -s demo_smollm -- FILE… (JSON Lines with `turns` or `messages`)")
-    model = SMOLLM / "model"
+    model = VOCABULARIES / "smollm2"
     if not model.exists():
         SMOLLM.mkdir(parents=True, exist_ok=True)
         layered(session, python, "demo")

@@ -23,9 +23,7 @@ NEVER = "<|endoftext|>"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 """What the template says where a prompt has no system message."""
 
-GRAMMAR: Final = Grammar(
-    end=END, think=NEVER, think_close=NEVER, after={}, text_after=frozenset(), closers=frozenset()
-)
+GRAMMAR: Final = Grammar(end=END, think=NEVER, think_close=NEVER, after={}, text_after=frozenset(), closers=frozenset())
 
 _ROLES: Final = ("system", "user", "assistant")
 _LEFT_OUT: Final = ("tool_calls", "reasoning_content", "reasoning")
