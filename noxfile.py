@@ -289,11 +289,13 @@ def demo_smollm(session: nox.Session) -> None:
     """Train and evaluate a drafter for SmolLM2-135M.
 
     From questions to acceptance length: `-- FILE…` (JSON Lines).
+
+    The gate wants its vocabulary proven: DRAFTER_GATE_TOKENIZERS=.nox/vocabularies nox -s contract.
     """
     python = torch_environment(session)
     if not session.posargs:
         session.error("Say what to ask: nox -s demo_smollm -- FILE… (JSON Lines with `turns` or `messages`)")
-    model = SMOLLM / "model"
+    model = VOCABULARIES / "smollm2"
     if not model.exists():
         SMOLLM.mkdir(parents=True, exist_ok=True)
         layered(session, python, "demo")

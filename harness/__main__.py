@@ -55,7 +55,6 @@ MEASURES: Mapping[str, Program] = {
     "offline-verbs": Program("harness.measures.offline_verbs", "what two trees print for the same input, byte by byte"),
     "replay": Program("harness.measures.replay", "recorded answers through the real client"),
     "smollm": Program("harness.measures.drafter.smollm", "convert SmolLM2 from its package to a model directory"),
-    "smollm-rows": Program("harness.measures.drafter.smollm_rows", "rows of SmolLM2's own answers"),
     "walks": Program("harness.measures.walks", "units and modules that three typical jobs enter"),
     "tool-detection": Program("harness.measures.tool_detection", "precision and recall of the tool audit"),
     "training-speed": Program("harness.measures.training_speed", "a training step beside SpecForge's and speculators'"),

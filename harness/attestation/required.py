@@ -31,6 +31,7 @@ from pipeline.formats.tokenizer_json import (
     GPT_OSS_SHA256,
     QWEN_3_SHA256,
     QWEN_35_SHA256,
+    SMOLLM_2_SHA256,
 )
 from pipeline.records import PROVE, Objection
 
@@ -49,6 +50,7 @@ TOKENIZERS = {
     "tokenizer_gpt_oss": ("gpt-oss", GPT_OSS_SHA256),
     "tokenizer_qwen3": ("qwen3", QWEN_3_SHA256),
     "tokenizer_qwen35": ("qwen3.5", QWEN_35_SHA256),
+    "tokenizer_smollm2": ("smollm2", SMOLLM_2_SHA256),
 }
 """Folder of the group's tests: format, and sha256 of the tokenizer that they were written for."""
 LIVE = "live"

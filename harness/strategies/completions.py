@@ -104,6 +104,8 @@ def bodies(
     Text, a tool section with up to three whole calls, and text where `after`.
     """
     text = encodable(fmt, text)
+    if not fmt.tool_markers():
+        return text.map(lambda drawn: (drawn,) if drawn else ())
     if SECTION_BEGIN not in fmt.tool_markers():
         return tagged_bodies(fmt, text, after=after)
     marker = {
@@ -154,7 +156,12 @@ def completions(
 
 
 def encodable(fmt: Format, text: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Draw the text as a normalising tokenizer would write it."""
+    """Draw the text as the tokenizer can write it.
+
+    Normalised where it normalises, and without bytes that its vocabulary lacks.
+    """
+    if missing := fmt.tokenizer.missing_bytes:
+        text = text.map(lambda drawn: "".join("-" if missing & {*char.encode()} else char for char in drawn))
     return text.map(lambda drawn: unicodedata.normalize("NFC", drawn)) if fmt.tokenizer.rules.nfc else text
 
 

@@ -15,5 +15,5 @@ messages.py        fields of a prompt's messages, refused where engines print th
 kimi/              Kimi K2 to K2.6
 harmony/           gpt-oss
 tagged.py          the other families: a grammar, and a `Dialect` for each
-qwen.py, qwen35.py, glm.py, glm45.py, deepseek.py, deepseek_v32.py  the dialects
+qwen.py, qwen35.py, glm.py, glm45.py, deepseek.py, deepseek_v32.py, chatml.py  the dialects
 """

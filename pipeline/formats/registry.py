@@ -16,7 +16,7 @@ from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
 
-from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats import chatml, deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Format
 from pipeline.formats.harmony import format as harmony
 from pipeline.formats.kimi import format as kimi
@@ -31,6 +31,7 @@ from pipeline.formats.tokenizer_json import (
     GPT_OSS_SHA256,
     QWEN_3_SHA256,
     QWEN_35_SHA256,
+    SMOLLM_2_SHA256,
     load_tokenizer_json,
 )
 
@@ -94,6 +95,7 @@ _FORMATS: dict[str, Family] = {
     "gpt-oss-high": Family(harmony.load_high, GPT_OSS_SHA256, file="tokenizer.json", folder="gpt-oss"),
     "qwen3": Family(qwen.load, QWEN_3_SHA256, file="tokenizer.json"),
     "qwen3.5": Family(qwen35.load, QWEN_35_SHA256, file="tokenizer.json"),
+    "smollm2": Family(chatml.load_smollm2, SMOLLM_2_SHA256, file="tokenizer.json"),
     "tiny-kimi": Family(kimi.load, TINY_SHA256, embedded=ROOT / "harness" / "tiny_target" / "weights"),
 }
 

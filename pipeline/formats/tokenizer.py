@@ -2,7 +2,7 @@
 
 Guarantees: text is encoded with specials off, as one piece, from strict UTF-8; a control token is reached by name and
 never by its spelling. Refuses vocabulary files of another hash, lone surrogates, text that tiktoken gives up on, and
-text that the model's own tokenizer would normalise to another.
+text that the model's own tokenizer would normalise to another or, where its vocabulary lacks a byte, shorten.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class Tokenizer:
         self._pieces = [b""] * self.size
         for data, token in chain(self._ids_of_bytes.items(), ((k.encode(), v) for k, v in self._control_ids.items())):
             self._pieces[token] = data
+        self.missing_bytes = frozenset(byte for byte in range(256) if bytes([byte]) not in ranks)
+        self._missing = re.compile(b"|".join(re.escape(bytes([byte])) for byte in sorted(self.missing_bytes)))
         self._remembered: Callable[[str], list[int]] | None = None
         self._openers = {name[0] for name in self._control_ids}
         self._spelled = re.compile("|".join(re.escape(name) for name in self._control_ids))
@@ -237,11 +239,21 @@ class Tokenizer:
             raise RefusedError(Reason.LAYOUT_INVALID, message, token_position=at) from None
 
     def _require_encodable(self, text: str) -> None:
+        if self.missing_bytes:
+            self._require_bytes(text)
         if len(text) < _LONG and text.isascii():
             return
         _require_encodable(text)
         if self.rules.nfc:
             _require_nfc(text)
+
+    def _require_bytes(self, text: str) -> None:
+        """Refuse text with a byte of no token, which the model's own tokenizer leaves out."""
+        raw = text.encode("utf-8", errors="surrogatepass")
+        if found := self._missing.search(raw):
+            at = len(raw[: found.start()].decode("utf-8", errors="ignore"))
+            message = f"the vocabulary has no token for the byte {found.group()[0]:#04x} of character {at}"
+            raise RefusedError(Reason.UNENCODABLE, message, char_offset=at)
 
 
 def _require_encodable(text: str) -> None:

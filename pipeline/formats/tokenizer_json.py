@@ -29,6 +29,8 @@ DEEPSEEK_V31_SHA256 = "32b34a41212e92f62e859cbbea121ae705a1fabbf157d9acf22d134ec
 """DeepSeek-V3.1, V3.1-Terminus and V3.2-Exp."""
 DEEPSEEK_V32_SHA256 = "cd050be35cae877f8f0aa847f45aa87e23835a56ca32b29b28545597852784e5"
 GPT_OSS_SHA256 = "0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3"
+SMOLLM_2_SHA256 = "bf346d64f6f0fbcefb4c1b6928a98241467dff36c6fbae5fe1785c4ff90667f4"
+"""SmolLM2, as `python -m harness smollm` writes it."""
 
 _CASED = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -74,6 +76,9 @@ Each stage splits within the pieces of the one before, so a match stays in one c
 Han, the rest) and sees the end of its piece where another class begins. What no stage matches (control characters,
 unassigned ones) is a piece of its own, up to the last that a letter takes along.
 """
+
+_GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""What `ByteLevel` splits by where no stage stands before it."""
 
 PATTERNS: Final[Mapping[tuple[str, ...], str]] = {
     (_GLM,): _GLM,
@@ -188,6 +193,9 @@ def _merged(merges: Sequence[str | Sequence[str]], vocabulary: Mapping[str, int]
 
 
 def _pattern(pre: _File, directory: Path) -> str:
+    if pre["type"] == "ByteLevel":
+        _require(directory, "a ByteLevel", [pre["add_prefix_space"], pre["use_regex"]], [[False, True]])
+        return _GPT_2
     *splits, last = pre["pretokenizers"]
     _require(directory, "a pre-tokenizer", [pre["type"], last["type"]], [["Sequence", "ByteLevel"]])
     _require(directory, "a ByteLevel", [last["add_prefix_space"], last["use_regex"]], [[False, False]])

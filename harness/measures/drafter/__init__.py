@@ -5,5 +5,5 @@ Entry: `python -m harness drafter-demo`.
 
 - `demo`: all stages for the tiny target or SmolLM2, a command each.
 - `lossless`: speculative answers beside plain ones, on hundreds of prompts.
-- `smollm`: SmolLM2 as a model directory. `smollm_rows` makes its rows from the `questions` of evaluation sets.
+- `smollm`: SmolLM2 as a model directory.
 """

@@ -4,8 +4,8 @@
 `python -m harness drafter-demo --target smollm --model MODEL --out DIR FILE…` for SmolLM2 (`nox -s demo_smollm`).
 
 Guarantees: each stage is a command of its own. No prompt is both trained on and evaluated: the tiny target is evaluated
-on the shipped prompts, which come from the held-out split of its grammar, SmolLM2 on the questions that `smollm-rows`
-held out. The untrained drafter and a bigram table are measured on the same prompts, and every answer is compared with
+on the shipped prompts, which come from the held-out split of its grammar, SmolLM2 on the questions that their hash
+holds out. The untrained drafter and a bigram table are measured on the same prompts, and every answer is compared with
 the target's own. The first command that fails ends the demo with its exit status. For the tiny target, fewer than
 `--rows` accepted rows or an acceptance length below the aim is exit 1. A second run on the same folder resumes.
 """
@@ -13,14 +13,15 @@ the target's own. The first command that fails ends the demo with its exit statu
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -30,6 +31,9 @@ from harness.tiny_target.provenance import WEIGHTS
 from harness.tiny_target.words import Split
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
+from pipeline.datasets.decontaminate import asked_in
+from pipeline.datasets.sources import SourceError
+from pipeline.records import Json, JsonObject
 from pipeline.shards.manifest import MANIFEST
 
 FAILED = 1
@@ -45,9 +49,12 @@ TINY_LEARNING_RATE = 2e-3
 """Twenty times the usual: minutes on a CPU are hundreds of steps, not hundreds of thousands."""
 
 HELD_OUT = "held_out.jsonl"
+HELD_OUT_SHARE = 8
+"""One question in so many is evaluated and never trained on."""
 RESULT = "evaluation.json"
+SMOLLM_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SAMPLED: Mapping[str, Sequence[str]] = {
-    "rows": (),
+    "rows": ("--temperature", "0"),
     "rows-sampled": ("--temperature", "0.8", "--seed", "1"),
 }
 """SmolLM2's folders of rows and their sampling: greedy as in evaluation, then random."""
@@ -92,7 +99,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.target == "smollm" and not (options.model and options.questions):
         parser.error("--target smollm needs --model DIR and at least one FILE of questions")
-    return run(options)
+    try:
+        return run(options)
+    except SourceError as error:
+        parser.error(str(error))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -193,11 +203,17 @@ def tiny_report(out: Path, results: Results, seconds: Seconds) -> int:
 
 
 def smollm_stages(options: argparse.Namespace) -> Iterator[Stage]:
-    """Two folders of rows, hidden states, training, evaluation."""
+    """Two folders of rows, hidden states, training, evaluation.
+
+    The prompts are written before the first stage.
+    """
     out, model = options.out, str(options.model)
     folders = [str(out / name) for name in SAMPLED]
+    write_questions(out, options.questions)
     for folder, sampling in zip(folders, SAMPLED.values(), strict=True):
-        rows = ["harness", "smollm-rows", model, folder, *map(str, options.questions), *sampling]
+        rows = ["pipeline", "generate", "--route", "local", "--weights", model, "--model", SMOLLM_MODEL]
+        rows += ["--format", "smollm2", "--tokenizer", model, "--prompts", f"{folder}.jsonl", "--out", folder]
+        rows += ["--budget-usd", "0", "--max-tokens", "128", "--concurrency", "32", "--json", *sampling]
         yield Stage(Path(folder).name, rows, Path(f"{folder}.done"))
     target, threads = ["--target", model], ["--threads", str(options.threads)]
     states = ["pipeline", "states", *folders, *target, "--out", str(out / "states"), "--device", "cpu"]
@@ -207,11 +223,39 @@ def smollm_stages(options: argparse.Namespace) -> Iterator[Stage]:
     train += ["--epochs", str(options.epochs or 3), "--tokens-a-batch", "1024", "--ttt-length", "4", "--warmup", "0.05"]
     train += ["--checkpoint-every", "100", "--validate-every", "400", "--held-out", "0.03"]
     yield Stage("train", train, out / "run" / "drafter" / "config.json")
-    evaluate = ["pipeline", "evaluate", str(out / "run" / "drafter"), *target, "--prompts", f"{folders[0]}/{HELD_OUT}"]
+    evaluate = ["pipeline", "evaluate", str(out / "run" / "drafter"), *target, "--prompts", str(out / HELD_OUT)]
     evaluate += [word for shape in SHAPES for word in ("--shape", shape)]
     evaluate += ["--max-tokens", str(options.max_tokens), "--untrained", "0", *threads, "--json", "--bigram", *folders]
     evaluate += [] if options.prompts is None else ["--limit", str(options.prompts)]
     yield Stage("evaluate", evaluate, out / RESULT, evaluation=out / RESULT)
+
+
+def write_questions(out: Path, files: Sequence[Path]) -> None:
+    """Write the first question of each record as prompts.
+
+    Held out or not is decided by a question's own hash, so one that is asked twice is on one side. Each folder of rows
+    has a file of its own, because rows that are trained on together differ in their ids. Shorter questions come first:
+    batches of like lengths pad little. Raises SourceError, OSError.
+    """
+    names = [path.stem for path in files]
+    held: list[JsonObject] = []
+    asked: list[JsonObject] = []
+    for path in files:
+        name = path.stem if names.count(path.stem) == 1 else path.parent.name
+        for _, texts in groupby(asked_in(path)[0], key=lambda text: text.line):
+            first = next(texts)
+            messages: list[Json] = [{"role": "user", "content": first.text}]
+            digest = hashlib.sha256(first.text.encode("utf-8", "surrogatepass")).digest()
+            chosen = asked if digest[0] % HELD_OUT_SHARE else held
+            chosen.append({"id": first.place, "dataset": name, "messages": messages})
+    asked.sort(key=lambda prompt: len(str(prompt["messages"])))
+    _write(out / HELD_OUT, _lines(held))
+    for name in SAMPLED:
+        _write(out / f"{name}.jsonl", _lines({**prompt, "id": f"{prompt['id']} {name}"} for prompt in asked))
+
+
+def _lines(documents: Iterable[JsonObject]) -> bytes:
+    return "".join(f"{json.dumps(document)}\n" for document in documents).encode("ascii")
 
 
 def smollm_report(out: Path, results: Results, seconds: Seconds) -> int:  # noqa: ARG001 - stages that are done do not run

@@ -8,7 +8,7 @@ import pytest
 
 from harness.strategies import suite as suites
 from harness.views.view import PROFILES
-from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats import chatml, deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
@@ -22,13 +22,14 @@ DIALECTS = {
     "deepseek-v3.2": deepseek_v32.V32,
     "deepseek-v3.1": deepseek.V31,
     "deepseek-r1": deepseek.R1,
+    "smollm2": chatml.SMOLLM2,
 }
 NAMES = (
     "<|im_start|>", "<|im_end|>", "<|user|>", "<|system|>", "<|assistant|>", "<|observation|>", "[gMASK]", "<sop>",
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>",
     "</arg_key>", "<arg_value>", "</arg_value>", deepseek.BEGIN, deepseek.END, deepseek.USER, deepseek.ASSISTANT,
     deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR, deepseek.OUTPUTS,
-    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END, deepseek_v32.DSML, glm45.NO_THINK,
+    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END, deepseek_v32.DSML, glm45.NO_THINK, chatml.NEVER,
 )  # fmt: skip
 
 
@@ -113,6 +114,8 @@ def test_what_stands_between_calls_belongs_to_the_section() -> None:
         ("qwen3", "a<tool_call>b<tool_call>"),
         ("qwen3", "a<tool_call>b<|im_end|>"),
         ("qwen3", "<|im_start|>"),
+        ("smollm2", "a<|endoftext|>b<|im_end|>"),
+        ("smollm2", "a<tool_call>"),
         ("glm-5", "a</think>b<tool_call>f<arg_value>"),
         ("glm-5", "a</think>b<|observation|>"),
         ("glm-5", "a</think>b<tool_call>f</tool_call><|user|>"),

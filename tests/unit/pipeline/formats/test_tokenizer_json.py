@@ -15,10 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from harness.fixtures.vocabularies import COUNTER_FOLDERS
 from harness.strategies.completions import AWKWARD, texts
 from pipeline.formats.tokenizer import Tokenizer, TokenizerError
-from pipeline.formats.tokenizer_json import GPT_OSS_SHA256, PATTERNS, load_tokenizer_json
+from pipeline.formats.tokenizer_json import GPT_OSS_SHA256, PATTERNS, SMOLLM_2_SHA256, load_tokenizer_json
 from pipeline.records import Reason, RefusedError
 
-PINNED = {**{folder: packed.sha256 for folder, packed in COUNTER_FOLDERS.items()}, "gpt-oss": GPT_OSS_SHA256}
+PINNED = {
+    **{folder: packed.sha256 for folder, packed in COUNTER_FOLDERS.items()},
+    "gpt-oss": GPT_OSS_SHA256,
+    "smollm2": SMOLLM_2_SHA256,
+}
 NUMBER_PATTERN = next(pattern for stages, pattern in PATTERNS.items() if len(stages) == 1)
 
 
@@ -98,6 +102,29 @@ def test_a_file_that_is_not_proven_is_refused(tmp_path: Path, file: object, said
         load(tmp_path, file)
 
 
+def test_a_byte_level_without_stages_splits_as_gpt_2(tmp_path: Path) -> None:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    tokenizer = load(tmp_path, small(pre_tokenizer=level))
+
+    assert [256, *tokenizer.encode("!"), 256] == tokenizer.encode("ab!ab")
+    with pytest.raises(TokenizerError, match="a ByteLevel that is not proven"):
+        load(tmp_path, small(pre_tokenizer={**level, "add_prefix_space": True}))
+
+
+def test_text_with_a_byte_of_no_token_is_refused(tmp_path: Path) -> None:
+    """The library leaves such a byte out, and so changes the text."""
+    file = small()
+    letters = [letter for letter in file["model"]["vocab"] if letter != "\u0104"]
+    file["model"]["vocab"] = {letter: token for token, letter in enumerate(letters)}
+    file["added_tokens"][0]["id"] = len(letters)
+    tokenizer = load(tmp_path, file)
+
+    assert {4} == tokenizer.missing_bytes
+    with pytest.raises(RefusedError, match="no token for the byte 0x04 of character 2") as refused:
+        tokenizer.encode("\u00e9a\x04")
+    assert (Reason.UNENCODABLE, 2) == (refused.value.refusal.reason, refused.value.refusal.char_offset)
+
+
 def test_another_hash_is_refused(tmp_path: Path) -> None:
     load(tmp_path, small())
     with pytest.raises(TokenizerError, match="wanted 0000"):
@@ -149,13 +176,14 @@ def pair(folder: str) -> Splits:
 
 
 def differing(ours: Tokenizer, theirs: Callable[[list[str]], list[list[int]]], given: list[str]) -> list[str]:
-    """The texts whose ids differ; what ours refuses as not NFC, the library must change."""
+    """The texts whose ids differ; what ours refuses as not NFC, or for a missing byte, the library must change."""
     found = []
     for text, ids in zip(given, theirs(given), strict=True):
         try:
             same = ids == ours.encode(text)
         except RefusedError as error:
-            same = error.refusal.reason is Reason.NOT_NFC
+            lacks = error.refusal.reason is Reason.UNENCODABLE and ours.decode_bytes(ids) != text.encode()
+            same = error.refusal.reason is Reason.NOT_NFC or lacks
         found += [] if same else [text]
     return found
 

@@ -11,19 +11,34 @@ from typing import Any
 import pytest
 
 from harness.measures.drafter import demo
-from harness.measures.drafter.demo import FAILED, Stage, main, smollm_stages, table, tiny_report, write_prompts
-from harness.tiny_target.prompts import PROMPTS
-
-SMOLLM = argparse.Namespace(
-    model=Path("model"),
-    out=Path("out"),
-    questions=[Path("a.jsonl"), Path("b.jsonl")],
-    epochs=3,
-    learning_rate=1.5e-3,
-    prompts=None,
-    max_tokens=96,
-    threads=2,
+from harness.measures.drafter.demo import (
+    FAILED,
+    Stage,
+    main,
+    smollm_stages,
+    table,
+    tiny_report,
+    write_prompts,
+    write_questions,
 )
+from harness.tiny_target.prompts import PROMPTS
+from pipeline.base.prompts import read_prompts
+from pipeline.cli.generate import add_parser
+from pipeline.records import Prompt
+
+
+def smollm(out: Path) -> dict[str, list[str]]:
+    """The commands of the demo on a set of 80 questions, by stage."""
+    (out / "set.jsonl").write_text("".join(f'{{"turns": ["What is {n}?", "And why?"]}}\n' for n in range(80)))
+    given = argparse.Namespace(model=Path("model"), out=out, questions=[out / "set.jsonl"], prompts=None)
+    given.epochs, given.learning_rate, given.max_tokens, given.threads = 3, 1.5e-3, 96, 2
+    return {stage.name: [*stage.command] for stage in smollm_stages(given)}
+
+
+def prompts(path: Path) -> list[Prompt]:
+    found = [*read_prompts(path)]
+    assert all(isinstance(prompt, Prompt) for prompt in found)
+    return [prompt for prompt in found if isinstance(prompt, Prompt)]
 
 
 def questions(path: Path) -> set[str]:
@@ -57,24 +72,66 @@ def test_the_aim_and_the_lossless_contract_decide(length: float, failures: int, 
     assert {"run": length, "bigram": 1.5} == json.loads((tmp_path / "demo.json").read_bytes())["acceptance_length"]
 
 
-def test_rows_are_trained_on_and_held_out_prompts_evaluated() -> None:
-    stages = {stage.name: stage for stage in smollm_stages(SMOLLM)}
+def test_rows_are_trained_on_and_held_out_prompts_evaluated(tmp_path: Path) -> None:
+    stages, out = smollm(tmp_path), str(tmp_path)
 
     assert ["rows", "rows-sampled", "states", "train", "evaluate"] == [*stages]
-    assert ["harness", "smollm-rows", "model", "out/rows", "a.jsonl", "b.jsonl"] == stages["rows"].command
-    assert ["pipeline", "states", "out/rows", "out/rows-sampled", "--target", "model"] == stages["states"].command[:6]
-    assert ["pipeline", "train", "out/states"] == stages["train"].command[:3]
-    expected = ["pipeline", "evaluate", "out/run/drafter", "--target", "model", "--prompts", "out/rows/held_out.jsonl"]
-    assert expected == stages["evaluate"].command[:7]
-    assert Path("out/run/drafter/config.json") == stages["train"].done
+    states = ["pipeline", "states", f"{out}/rows", f"{out}/rows-sampled", "--target", "model"]
+    assert states == stages["states"][:6]
+    assert ["pipeline", "train", f"{out}/states"] == stages["train"][:3]
+    evaluate = ["pipeline", "evaluate", f"{out}/run/drafter", "--target", "model", "--prompts", f"{out}/held_out.jsonl"]
+    assert evaluate == stages["evaluate"][:7]
 
 
-def test_the_untrained_drafter_and_the_table_are_measured() -> None:
-    *_, evaluate = smollm_stages(SMOLLM)
-    command = [*evaluate.command]
+@pytest.mark.parametrize("name, temperature", [("rows", 0.0), ("rows-sampled", 0.8)])
+def test_smollms_rows_are_made_by_generate(name: str, temperature: float, tmp_path: Path) -> None:
+    command = smollm(tmp_path)[name]
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    options = parser.parse_args(command[1:])
+
+    assert ("pipeline", "generate", "local", "smollm2") == (*command[:2], options.route, options.format)
+    assert (tmp_path / f"{name}.jsonl", tmp_path / name) == (options.prompts, options.out)
+    assert (temperature, Path("model"), "model") == (options.temperature, options.weights, options.tokenizer)
+
+
+def test_a_question_is_held_out_or_asked_and_later_turns_go(tmp_path: Path) -> None:
+    smollm(tmp_path)
+    held, asked, again = (prompts(tmp_path / f"{name}.jsonl") for name in ("held_out", "rows", "rows-sampled"))
+    told = [[str(prompt.messages[0]["content"]) for prompt in each] for each in (held, asked, again)]
+
+    assert {f"What is {n}?" for n in range(80)} == {*told[0], *told[1]}
+    assert set() == {*told[0]} & {*told[1]}
+    assert told[1] == told[2] == sorted(told[1], key=len)
+    assert 0 < len(held) < 20
+    assert {"set"} == {prompt.dataset for prompt in [*held, *asked]}
+
+
+def test_a_question_asked_twice_is_on_one_side(tmp_path: Path) -> None:
+    files = [tmp_path / name / "question.jsonl" for name in ("mt_bench", "gsm8k")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("".join(f'{{"question": "What is {n}?"}}\n' for n in range(40)))
+    write_questions(tmp_path, files)
+    held, asked = (prompts(tmp_path / f"{name}.jsonl") for name in ("held_out", "rows"))
+
+    assert {"mt_bench", "gsm8k"} == {prompt.dataset for prompt in held}
+    assert set() == {str(prompt.messages) for prompt in held} & {str(prompt.messages) for prompt in asked}
+
+
+def test_rows_that_are_trained_on_together_differ_in_their_ids(tmp_path: Path) -> None:
+    smollm(tmp_path)
+
+    ids = [{prompt.id for prompt in prompts(tmp_path / f"{name}.jsonl")} for name in ("rows", "rows-sampled")]
+
+    assert set() == ids[0] & ids[1]
+
+
+def test_the_untrained_drafter_and_the_table_are_measured(tmp_path: Path) -> None:
+    command = smollm(tmp_path)["evaluate"]
 
     assert ["--untrained", "0"] == command[command.index("--untrained") :][:2]
-    assert ["--bigram", "out/rows", "out/rows-sampled"] == command[command.index("--bigram") :][:3]
+    assert ["--bigram", f"{tmp_path}/rows", f"{tmp_path}/rows-sampled"] == command[command.index("--bigram") :][:3]
 
 
 def test_the_table_has_a_line_for_each_cell() -> None:
@@ -93,6 +150,14 @@ def test_smollm_needs_a_model_and_questions(tmp_path: Path, capsys: pytest.Captu
         main(["--target", "smollm", "--out", str(tmp_path), "--model", "m"])
 
     assert "--target smollm needs --model DIR and at least one FILE" in capsys.readouterr().err
+
+
+def test_a_file_without_questions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "set.jsonl").write_text('{"other": 1}\n')
+    with pytest.raises(SystemExit):
+        main(["--target", "smollm", "--out", str(tmp_path), "--model", "m", str(tmp_path / "set.jsonl")])
+
+    assert "no file in it asks anything" in capsys.readouterr().err
 
 
 def test_a_stage_that_is_done_is_skipped_and_a_failure_ends_it(
