@@ -28,7 +28,7 @@ settings.load_profile("contract")
 
 
 def pytest_configure() -> None:
-    """Heed Ctrl-C wherever the suite was started from: nohup and background jobs ignore it, and children inherit that."""
+    """Heed Ctrl-C wherever the suite was started from: nohup and background jobs ignore it, and so do children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
