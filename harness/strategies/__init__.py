@@ -10,6 +10,7 @@ Entry: `suite`, whose functions return the property tests of a format.
 Order of reading:
 
 - `suite`: the property tests.
+- `contract`: the tests that every family's folder of the contract suite takes.
 - `properties`: the properties as functions over drawn values.
 - `completions`: answers and ids, in and outside the layout.
 - `texts`: completions as text, for parsers that read text.
