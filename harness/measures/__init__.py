@@ -7,5 +7,5 @@ harness` lists them. By what they measure:
 - `replay` with `second_readings`, `chaos/`, `breaker`: what a bad wire and a bad provider do to a run.
 - `load/`, `reconstruct_speed`, `dataset_speed`, `training_speed` with `training_sides`: time and memory.
 - `engines/`: real engines. `drafter/`: drafters trained and evaluated end to end.
-- `layout`, `walks`, `offline_verbs`: the tree itself: its shape, what a job enters, and whether a change kept its output.
+- `layout`, `walks`, `offline_verbs`: the shape of the tree, what a job enters, whether a change kept its output.
 """
