@@ -43,7 +43,7 @@ LOCK_HEADER = """\
 # The CUDA packages are what the public torch wheel brings; a CPU wheel leaves them out.
 # Written by `nox -s lock` from the ranges in pyproject.toml: edit those, not this.
 """
-PARALLEL = ("-n", "auto", "--maxprocesses", "8")
+PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 
 
 @nox.session

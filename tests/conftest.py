@@ -28,7 +28,10 @@ settings.load_profile("contract")
 
 
 def pytest_configure() -> None:
-    """Heed Ctrl-C wherever the suite was started from: nohup and background jobs ignore it, and so do children."""
+    """Heed Ctrl-C wherever the suite was started from.
+
+    nohup and background jobs ignore it, and children inherit that.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

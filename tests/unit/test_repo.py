@@ -275,6 +275,26 @@ def test_no_symlinks() -> None:
     assert [] == [name_of(path) for path in FILES if path.is_symlink()]
 
 
+def test_a_child_of_the_suite_heeds_ctrl_c() -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+
+    assert b"True\n" == subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+
+
+def test_the_suite_heeds_ctrl_c_though_its_parent_does_not() -> None:
+    """nohup, a background job and some runners of CI ignore it."""
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    test = f"{__file__}::{test_a_child_of_the_suite_heeds_ctrl_c.__name__}"
+    command = [sys.executable, "-c", ignore, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+
+    assert 0 == done.returncode, done.stdout
+
+
 def test_contract_tests_do_not_set_their_own_number_of_examples() -> None:
     """A local @settings beats every profile, so one test could prove less than the attestation says."""
     wrong = [
