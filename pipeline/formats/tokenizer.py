@@ -248,7 +248,10 @@ class Tokenizer:
             _require_nfc(text)
 
     def _require_bytes(self, text: str) -> None:
-        """Refuse text with a byte of no token, which the model's own tokenizer leaves out."""
+        """Refuse text with a byte of no token.
+
+        The model's own tokenizer leaves such bytes out.
+        """
         raw = text.encode("utf-8", errors="surrogatepass")
         if found := self._missing.search(raw):
             at = len(raw[: found.start()].decode("utf-8", errors="ignore"))

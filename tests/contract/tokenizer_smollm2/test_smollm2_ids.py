@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.fixtures.answers import route
+from harness.strategies.contract import control_ids, text_ids
 from pipeline.formats.registry import open_format
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Completion, Evidence, Prompt, Reason, Refusal, RefusedError, SpanKind, TokenRow, Usage
@@ -16,27 +17,18 @@ pytestmark = pytest.mark.contract
 FORMAT = open_format("smollm2")
 TOKENIZER = FORMAT.tokenizer
 PROMPT = Prompt("r", ({"role": "user", "content": "hi"},))
-TEXT = (
-    "I've got 12345 things: naïve café, 世界 and こんにちは。\r\n\n  if x == 1:\n\t'''We'LL''' 🇳🇴👩‍👩‍👧 नमस्ते ไทย ..!!  "
-)
-IDS = (
+
+
+test_text_has_the_ids_that_the_library_gives_it = text_ids(
+    TOKENIZER,
     "57 3543 3363 216 33 34 35 36 37 1495 42 15486 46494 37366 28 216 7906 240 178 239 230 284 46673 237 10391 237 "
     "41152 7365 111 7365 124 19076 201 8866 585 1792 1758 216 33 42 198 197 11193 1882 23 16421 11193 15107 225 128 "
     "10813 225 129 10813 235 119 321 231 10813 235 119 321 231 10813 235 117 12335 118 35090 38770 16525 26293 30581 "
-    "216 31933 222 10283 241 10283 112 10501 10095 256"
+    "216 31933 222 10283 241 10283 112 10501 10095 256",
 )
-"""What the `tokenizers` library 0.23.3 makes of the text with the model's own file."""
-
-
-def test_text_has_the_ids_that_the_library_gives_it() -> None:
-    assert list(map(int, IDS.split())) == TOKENIZER.encode(TEXT)
-    assert TEXT == TOKENIZER.decode_text(TOKENIZER.encode(TEXT))
-
-
-@pytest.mark.parametrize("name, expected", [("<|endoftext|>", 0), ("<|im_start|>", 1), ("<|im_end|>", 2)])
-def test_control_tokens_have_their_published_ids(name: str, expected: int) -> None:
-    assert expected == TOKENIZER.id_of(name)
-    assert name == TOKENIZER.name_of(expected)
+test_control_tokens_have_their_published_ids = control_ids(
+    TOKENIZER, {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
+)
 
 
 @pytest.mark.parametrize("text", ["ab\x04", "ab\x1dc", "ab\U00050000"])
@@ -48,7 +40,7 @@ def test_text_with_a_byte_that_the_vocabulary_lacks_is_refused(text: str) -> Non
     assert (Reason.UNENCODABLE, 2) == (refused.value.refusal.reason, refused.value.refusal.char_offset)
 
 
-def test_a_prompt_has_the_templates_system_turn_unless_it_has_its_own() -> None:
+def test_a_prompt_has_the_templates_system_turn_or_its_own() -> None:
     own = Prompt("r", ({"role": "system", "content": "Be brief."}, *PROMPT.messages))
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     turns = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
