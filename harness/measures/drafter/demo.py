@@ -213,6 +213,8 @@ def smollm_stages(options: argparse.Namespace) -> Iterator[Stage]:
     for folder, sampling in zip(folders, SAMPLED.values(), strict=True):
         rows = ["pipeline", "generate", "--route", "local", "--weights", model, "--model", SMOLLM_MODEL]
         rows += ["--format", "smollm2", "--tokenizer", model, "--prompts", f"{folder}.jsonl", "--out", folder]
+        # So small a model often runs into the limit or loops; its rows are free, and evaluation counts loops apart.
+        rows += ["--accept-trip", "length_cut", "--accept-trip", "loop"]
         rows += ["--budget-usd", "0", "--max-tokens", "128", "--concurrency", "32", "--json", *sampling]
         yield Stage(Path(folder).name, rows, Path(f"{folder}.done"))
     target, threads = ["--target", model], ["--threads", str(options.threads)]

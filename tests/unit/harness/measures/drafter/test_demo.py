@@ -24,6 +24,7 @@ from harness.measures.drafter.demo import (
 from harness.tiny_target.prompts import PROMPTS
 from pipeline.base.prompts import read_prompts
 from pipeline.cli.generate import add_parser
+from pipeline.generation.breaker import Sign
 from pipeline.records import Prompt
 
 
@@ -92,6 +93,7 @@ def test_smollms_rows_are_made_by_generate(name: str, temperature: float, tmp_pa
 
     assert ("pipeline", "generate", "local", "smollm2") == (*command[:2], options.route, options.format)
     assert (tmp_path / f"{name}.jsonl", tmp_path / name) == (options.prompts, options.out)
+    assert [Sign.LENGTH_CUT, Sign.LOOP] == options.accept_trip
     assert (temperature, Path("model"), "model") == (options.temperature, options.weights, options.tokenizer)
 
 
