@@ -1,4 +1,4 @@
-"""SGLang and vLLM: started, asked, stood in for, compared.
+"""SGLang and vLLM: servers, a stand-in, and their answers.
 
 Guarantees: an engine that is started here leaves no process behind. Entry: `python -m harness engines`. Read in this
 order:

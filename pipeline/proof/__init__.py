@@ -1,7 +1,7 @@
-"""The proof of what a model emitted, from what came.
+"""Prove which tokens a model emitted, from what its API returned.
 
-Guarantees: a TokenRow has a proof of its ids, and says of which evidence it is. Everything else is a Refusal with a
-reason that can be counted. Nothing is guessed.
+Guarantees: a TokenRow has a proof of its ids, and names its evidence. Everything else is a Refusal with a reason from a
+closed list. Nothing is guessed.
 
 The entry is `reconstruct` in `pipeline.proof.reconstruct`. Read in this order:
 

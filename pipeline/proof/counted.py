@@ -281,4 +281,7 @@ COUNT_CHECKS: tuple[Callable[[Answer, Reading], None], ...] = (
     require_sent_once,
     require_delta_boundaries,
 )
-"""Everything that a count cannot see; the first that fails decides the reason that a user sees."""
+"""What a count cannot see of a reading; the first that fails decides the reason that a user sees.
+
+What no proof from text can see is in `text_guards.TEXT_CHECKS`.
+"""

@@ -1,4 +1,4 @@
-"""The place of a text, for refusals without one.
+"""Which field and which character a refusal is about.
 
 Guarantees: nothing is decided here. A refusal keeps its reason and its words, and gains the field and the character.
 """
