@@ -1,4 +1,4 @@
 """The contract harness: goldens, cassettes, emulator, attestation.
 
-It may import `pipeline`, never the other way round. Every program of it starts with `python -m harness NAME`.
+It may import `pipeline`, never the other way round. Its programs start with `python -m harness NAME`.
 """

@@ -9,10 +9,10 @@ Read in this order:
 - `generate.py`: `run_generation`, and the way of one row through all the others
 - `plan.py`: `Plan`, all that decides which rows come out; `RetryPolicy`, `BreakerPolicy`, `Caps`, `Cover`
 - `run.py`: `Run`, the parts of a run, and how they open; the event log
-- `outcome.py`: `Row`, `Outcome`, and `Backend`, the protocol of what answers rows
+- `outcome.py`: `Row`, `Outcome`, `StopError`, and `Backend`, the protocol of what answers rows
 - `backends/`: its three implementations; `engines/`: the clients below them
 - `retry.py`: `RetryingClient` and `RateLimiter`
-- `paid_client.py`: `PaidClient`, one request with its money; `StopError`
+- `paid_client.py`: `PaidClient`, one request with its money
 - `billing.py`: what an answer cost, and what that means for its request
 - `budget.py`: `Budget`, caps on money, tokens and requests
 - `ledger.py`, `ledger_schema.py`, `ledger_writer.py`: the ledger, its file, and the thread that writes it

@@ -1,6 +1,6 @@
 """The three implementations of the `Backend` protocol.
 
-Guarantees: each answers one outcome a row, in order, and `outcome.py` says what the protocol asks of it. Only hosted
+Guarantees: each answers one outcome a row, in order, and `generation.outcome` says what the protocol asks of it. Only hosted
 and served rows go through the ledger; only hosted ones cost money.
 
 - `hosted.py`: `HostedBackend`, a hosted API or its emulator, through one pinned endpoint
