@@ -21,8 +21,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 TESTED: Mapping[str, str] = {
-    "F094": "tests/unit/pipeline/formats/test_family_renderings.py"
-    "::test_a_prompt_is_rendered_as_the_models_own_template_renders_it",
+    "F094": "tests/unit/pipeline/formats/test_family_renderings.py::test_a_prompt_equals_the_models_own_template",
     "F112": "tests/unit/pipeline/generation/engines/test_openrouter.py"
     "::test_an_error_status_is_an_answer_and_is_asked_once",
     "F114": "tests/e2e/test_generate_stops.py::test_a_killed_run_pays_nothing_twice_and_loses_no_answer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from harness.views.roundtrip import RoundTrip, send, true_fingerprint
 from harness.views.view import PROFILES
+from pipeline.formats import registry
 from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.registry import FORMATS, Family, FormatError, open_format, register
 from pipeline.formats.tokenizer import Tokenizer, TokenizerError
@@ -112,10 +113,12 @@ def write_vocabulary(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Format:
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Format]:
     folder = tmp_path_factory.mktemp("toy")
     register(NAME, Family(ToyFormat, write_vocabulary(folder), embedded=folder))
-    return open_format(NAME)
+    yield open_format(NAME)
+    # Tests in the same process count the families.
+    registry._FORMATS.pop(NAME)
 
 
 HI = Prompt("r", ({"role": "user", "content": "hi"},))

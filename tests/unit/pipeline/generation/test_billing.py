@@ -172,9 +172,12 @@ def test_usage_in_every_chunk_is_read_in_linear_time() -> None:
     """A stream of many chunks that all name their usage."""
     chunk = b'data: {"usage":{"completion_tokens":1,"cost":0.1}}\n\n'
 
-    started = time.process_time()
-    bill_of(chunk * 1000)
-    few = time.process_time() - started
-    bill_of(chunk * 10_000)
+    def seconds(chunks: int) -> float:
+        started = time.process_time()
+        bill_of(chunk * chunks)
+        return time.process_time() - started
 
-    assert time.process_time() - started - few < 50 * max(few, 0.01)
+    # The best of three: a collection of the whole process's garbage may fall into one.
+    few, many = (min(seconds(chunks) for _ in range(3)) for chunks in (1000, 10_000))
+
+    assert many < 50 * max(few, 0.01)
