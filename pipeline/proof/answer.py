@@ -1,6 +1,6 @@
 """One answer to be proven, and the facts about it.
 
-Guarantees: text is taken as it came, and each fact is computed once. Whether the answer ended is what both of its
+Guarantees: text is taken as it came, and what takes work is computed once. Whether the answer ended is what both of its
 finish reasons say; where they disagree, it is refused.
 """
 
@@ -52,12 +52,12 @@ class Answer:
 
     # What the answer shows
 
-    @cached_property
+    @property
     def reasoning(self) -> str:
         """The reasoning as text; an absent field is empty."""
         return self.completion.reasoning or ""
 
-    @cached_property
+    @property
     def content(self) -> str:
         """The content as text; an absent field is empty."""
         return self.completion.content or ""
@@ -71,7 +71,7 @@ class Answer:
         """Return the texts of one field's deltas, in order."""
         return delta_texts(self.completion, field)
 
-    @cached_property
+    @property
     def completion_tokens(self) -> int:
         """The provider's count; RefusedError(USAGE_MISSING) without one."""
         usage = self.completion.usage
@@ -102,7 +102,7 @@ class Answer:
             raise RefusedError(Reason.ROUTE_UNPROVEN, "this route has no fingerprint", field=str(name))
         return self.fingerprint.require(name)
 
-    @cached_property
+    @property
     def raw_markers(self) -> bool:
         """Whether the route provably shows tool markers in the text."""
         return self.proven(TraitName.MARKERS) == "raw"
