@@ -7,6 +7,7 @@ Guarantees: each is cut after any of its messages, also between the results of t
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,7 +15,10 @@ from hypothesis import strategies as st
 from harness.strategies.completions import plain_texts
 from pipeline.records import Prompt
 
+# Strategies made once: hypothesis examines each anew, which takes as long as drawing from it.
 
+
+@cache
 def _texts() -> st.SearchStrategy[str]:
     return plain_texts(min_size=1)
 
@@ -32,6 +36,7 @@ _SCHEMAS: tuple[dict[str, Any], ...] = (
 )
 
 
+@cache
 @st.composite
 def _tools(draw: st.DrawFn) -> dict[str, Any]:
     properties = draw(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(_SCHEMAS), max_size=3))
@@ -42,6 +47,7 @@ def _tools(draw: st.DrawFn) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+@cache
 def _calls(first: int) -> st.SearchStrategy[list[dict[str, Any]]]:
     def call(index: int, arguments: dict[str, str]) -> dict[str, Any]:
         function = {"name": "f", "arguments": json.dumps(arguments)}
@@ -72,6 +78,7 @@ def conversations(draw: st.DrawFn) -> Prompt:
     return Prompt("drawn", tuple(kept), tuple(declared), thinking=draw(st.booleans()))
 
 
+@cache
 def _answers() -> st.SearchStrategy[dict[str, Any]]:
     def answer(content: str, reasoning: str | None) -> dict[str, Any]:
         thought = {} if reasoning is None else {"reasoning_content": reasoning}

@@ -40,9 +40,10 @@ def alone(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp2"])
 def together(request: pytest.FixtureRequest, trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two processes, one batch each a step."""
+    """Two processes, one batch each a step; torchrun begins one pair, and forks are the other."""
     out = tmp_path_factory.mktemp(request.param) / "run"
-    done = trainer.run_by(2, out, "--sharing", request.param, "--checkpoint-every", "3")
+    run = trainer.run_by if request.param == "ddp" else trainer.run_together
+    done = run(2, out, "--sharing", request.param, "--checkpoint-every", "3")
     assert 0 == done.returncode, done.stderr
     assert 1 == done.stderr.count("rows train"), "the first process alone speaks"
     return out
@@ -82,7 +83,7 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_same_bits(
     last = max((together / "checkpoints").iterdir())
     last.rename(tmp_path / "last")
 
-    done = trainer.run_by(2, together, "--sharing", sharing, "--checkpoint-every", "3")
+    done = trainer.run_together(2, together, "--sharing", sharing, "--checkpoint-every", "3")
 
     assert 0 == done.returncode, done.stderr
     assert "going on after step" in done.stderr

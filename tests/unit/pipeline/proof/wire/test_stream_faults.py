@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -108,6 +109,7 @@ def test_a_fault_in_a_stream_makes_no_wrong_row(name: str, profile: str, data: s
         assert is_counted_risk(FORMAT, row, ids, trip, thinking=thinking)
 
 
+@cache
 def answers(trip: RoundTrip) -> st.SearchStrategy[tuple[Ids, bool]]:
     """Whole answers in the layout; canonical where deltas are no tokens, as another split is a second fault there."""
     whole = completions(FORMAT).map(lambda parts: (FORMAT.assemble(parts).ids, parts.reasoning is not None))
