@@ -1,4 +1,4 @@
-"""Prove which tokens a model emitted, from what its API returned.
+"""Prove which tokens a model emitted, from its API's answer.
 
 Guarantees: a TokenRow has a proof of its ids, and names its evidence. Everything else is a Refusal with a reason from a
 closed list. Nothing is guessed.
