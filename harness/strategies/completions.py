@@ -177,7 +177,10 @@ def tagged_bodies(
     if "<tool_call>" not in fmt.tool_markers():
         return wide_bodies(fmt, text, after=after)
     begin, end = (fmt.tool_markers()[name] for name in ("<tool_call>", "</tool_call>"))
-    contents = st.sampled_from(['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', "f", "{"])
+    function = "\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
+    contents = st.sampled_from(
+        ['\n{"name": "f", "arguments": {"a": 1}}\n', '{"name":"f","arguments":{}}', function, "{"]
+    )
     named = [fmt.tool_markers().get(f"<{name}>") for name in ("arg_key", "/arg_key", "arg_value", "/arg_value")]
     tags = [token for token in named if token is not None]
     argument = st.tuples(text, text, text, text) if tags else st.just(())

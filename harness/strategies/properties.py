@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.views.roundtrip import RoundTrip, send, shown_of, true_fingerprint
-from pipeline.formats.format import Format, Parts
+from pipeline.formats.format import Format, Opener, Parts
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.proof.stream_deltas import without_repeats
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
@@ -103,11 +103,15 @@ def _is_parsed(fmt: Format, ids: Ids, *, thinking: bool) -> bool:
 def require_exact(fmt: Format, parts: Parts, trip: RoundTrip) -> TokenRow | Refusal:
     """Require a canonical answer with its own ids and spans.
 
-    The view is lossless. The one exception: a stream whose deltas repeat, where the count does not rule out that the
-    server repeated them.
+    The view is lossless. Two exceptions: a stream whose deltas repeat, where the count does not rule out that the
+    server repeated them; and a thinking that was asked for and is not shown, which no text proves.
     """
     assembled = fmt.assemble(parts)
-    row = rebuilt(fmt, assembled.ids, trip, thinking=parts.reasoning is not None)
+    thinking = parts.reasoning is not None
+    row = rebuilt(fmt, assembled.ids, trip, thinking=thinking)
+    unshown = not parts.reasoning and fmt.opener(thinking=thinking) is not Opener.NOBODY
+    if isinstance(row, Refusal) and unshown and not (trip.ids or trip.logprobs):
+        return row
     if (
         isinstance(row, Refusal)
         and row.reason is Reason.STREAM_INCONSISTENT

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import count
 
 from pipeline.records import ToolCall
 
@@ -20,16 +21,19 @@ _INVOKE = re.compile(r'<(?:｜DSML｜)?invoke name="([^"\n]+)">(.*?)</(?:｜DSML
 _PARAMETER = re.compile(
     r'<(?:｜DSML｜)?parameter name="([^"\n]+)" string="(true|false)">(.*?)</(?:｜DSML｜)?parameter>', re.DOTALL
 )
+_FUNCTION = re.compile(r"<function=([^>]+)>(.*?)</function>", re.DOTALL)
+_NAMED = re.compile(r"<parameter=([^>]+)>(.*?)</parameter>", re.DOTALL)
+_FENCED = re.compile(r"([^\n]+)\n```json\n(.*)\n```", re.DOTALL)
 _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
-def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
+def tagged_calls(content: str, family: str) -> tuple[tuple[ToolCall, ...], str]:
     """Return the calls in a text, and what precedes them.
 
     No calls where one does not parse. Parsers keep DeepSeek-V3.2's special token, which a shown text may lack.
     """
     try:
-        calls = tuple(calls_in(content))
+        calls = tuple(calls_in(content, family))
     except ValueError:
         calls = ()
     begun = _TAGGED.search(content)
@@ -38,25 +42,37 @@ def tagged_calls(content: str) -> tuple[tuple[ToolCall, ...], str]:
     return calls, before if calls else content
 
 
-def calls_in(content: str) -> Iterator[ToolCall]:
-    """Yield the calls as each family writes them.
+def calls_in(content: str, family: str) -> Iterator[ToolCall]:
+    """Yield the calls as a family (a format's name) writes them.
 
     Raises ValueError where one does not parse.
     """
-    for index, match in enumerate(_WIDE_CALL.finditer(content.partition(_SECTION)[2])):
-        yield ToolCall(f"call_{index:08x}", match[1], match[2])
+    index = count()
+    for header, text in _WIDE_CALL.findall(content.partition(_SECTION)[2]):
+        name, arguments = fenced_call(text) if family == "deepseek-r1" else (header, text)
+        yield ToolCall(f"call_{next(index):08x}", name, arguments)
     section = _TAGGED.search(content)
-    for index, match in enumerate(_INVOKE.finditer(section[1] if section else "")):
-        parameters = _PARAMETER.findall(match[2])
-        given = {name: text if is_text == "true" else json.loads(text) for name, is_text, text in parameters}
-        yield ToolCall(f"call_{index:08x}", match[1], json.dumps(given, ensure_ascii=False))
-    for index, match in enumerate(_CALL.finditer(content)):
-        name, arguments = json_call(match[1]) if match[1].lstrip().startswith("{") else argument_call(match[1])
-        yield ToolCall(f"call_{index:08x}", name, json.dumps(arguments, ensure_ascii=False))
+    for name, said in _INVOKE.findall(section[1] if section else ""):
+        given = {
+            key: text if is_text == "true" else json.loads(text) for key, is_text, text in _PARAMETER.findall(said)
+        }
+        yield ToolCall(f"call_{next(index):08x}", name, json.dumps(given, ensure_ascii=False))
+    read = json_call if family == "qwen3" else function_call if family.startswith("qwen3.5") else argument_call
+    for text in _CALL.findall(content):
+        name, arguments = read(text)
+        yield ToolCall(f"call_{next(index):08x}", name, json.dumps(arguments, ensure_ascii=False))
+
+
+def fenced_call(text: str) -> tuple[str, str]:
+    """Return name and arguments of a call in R1's form."""
+    found = _FENCED.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1], found[2]
 
 
 def json_call(text: str) -> tuple[str, object]:
-    """Return name and arguments of a call in Qwen's form."""
+    """Return name and arguments of a call in Qwen3's form."""
     call = json.loads(text)
     name = call.get("name") if isinstance(call, dict) else None
     if not name or not isinstance(name, str):
@@ -64,15 +80,24 @@ def json_call(text: str) -> tuple[str, object]:
     return name, call.get("arguments", {})
 
 
+def function_call(text: str) -> tuple[str, object]:
+    """Return name and arguments of a call in Qwen3.5's form."""
+    found = _FUNCTION.search(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1], {key: _guessed(value.strip("\n")) for key, value in _NAMED.findall(found[2])}
+
+
 def argument_call(text: str) -> tuple[str, object]:
     """Return name and arguments of a call in GLM's form."""
     name = text.partition("<arg_key>")[0].strip()
     if not name:
         raise ValueError(text)
-    arguments: dict[str, object] = {}
-    for key, value in _ARGUMENT.findall(text):
-        try:
-            arguments[key] = json.loads(value)
-        except ValueError:
-            arguments[key] = value
-    return name, arguments
+    return name, {key: _guessed(value) for key, value in _ARGUMENT.findall(text)}
+
+
+def _guessed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

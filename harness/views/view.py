@@ -132,7 +132,7 @@ def view(ids: Ids, profile: Profile, fmt: Format, *, thinking: bool, tools_sent:
     headed = harmony_texts(ids, fmt, stream=stream) if fmt.is_headed else None
     visible = headed or _visible(ids, fmt, thinking=thinking, spaced=profile.seam is Seam.ADDED)
     reasoning, content = (_joined(field, profile, stream=stream) for field in (visible.reasoning, visible.content))
-    calls, before = _parsed_calls(content, profile) if tools_sent and headed is None else ((), content)
+    calls, before = _parsed_calls(content, profile, fmt.name) if tools_sent and headed is None else ((), content)
     if headed is not None and tools_sent:
         calls = tuple(replace(call, arguments=_shown_arguments(call.arguments, profile)) for call in headed.calls)
     deltas = _deltas(visible, reasoning, before, calls, profile, fmt) if stream else ()
@@ -192,14 +192,14 @@ def _decoded(tokens: Sequence[bytes]) -> Iterator[str]:
         yield decoder.decode(token)
 
 
-def _parsed_calls(content: str, profile: Profile) -> tuple[tuple[ToolCall, ...], str]:
+def _parsed_calls(content: str, profile: Profile, family: str) -> tuple[tuple[ToolCall, ...], str]:
     """Return the first section's calls, and the text before.
 
     Text after the section is lost, as with real parsers.
     """
     section = _SECTION.search(content)
     if section is None:
-        return tagged_calls(content)
+        return tagged_calls(content, family)
     found = [(match["id"], match["arguments"]) for match in _CALL.finditer(section[1])]
     named = [_IDENTITY.fullmatch(identity) for identity, _ in found]
     if not found or not all(named):

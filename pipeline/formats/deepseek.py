@@ -8,12 +8,13 @@ refused: their ids are invented, and R1's arguments stand in a fence that parser
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from pipeline.formats.chat_template import load_template
+from pipeline.formats.emitted_calls import EmittedCall, between, text_of_pieces
 from pipeline.formats.format import Opener
 from pipeline.formats.messages import calls_of, content_of, role_of, unsupported
 from pipeline.formats.pieces import Piece
@@ -152,8 +153,24 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN}
 
 
-R1: Final = Dialect(GRAMMAR, r1_pieces, _template_inputs, Opener.PROMPT, Opener.PROMPT)
-V31: Final = Dialect(GRAMMAR, v31_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
+def v31_emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield the calls of a tool section: name and arguments."""
+    one = tokenizer.id_of
+    for inside, whole in between(pieces, one(CALL), one(CALL_END)):
+        if one(SEPARATOR) in inside:
+            at = inside.index(one(SEPARATOR))
+            yield EmittedCall(text_of_pieces(inside[:at]).strip(), text_of_pieces(inside[at + 1 :]), whole=whole)
+
+
+def r1_emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield R1's calls, whose name and fenced arguments are one text."""
+    for call in v31_emitted_calls(pieces, tokenizer):
+        name, _, fenced = call.arguments.partition("\n```json\n")
+        yield EmittedCall(name.strip(), fenced.rstrip().removesuffix("```") if call.whole else fenced, whole=call.whole)
+
+
+R1: Final = Dialect(GRAMMAR, r1_pieces, _template_inputs, Opener.PROMPT, Opener.PROMPT, r1_emitted_calls)
+V31: Final = Dialect(GRAMMAR, v31_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, v31_emitted_calls)
 
 
 def _load(name: str, tokenizer: Tokenizer, dialect: Dialect) -> TaggedFormat:

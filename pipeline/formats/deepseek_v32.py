@@ -9,12 +9,14 @@ nobody speak, and parsed calls: their ids are invented, and their JSON is writte
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pipeline.formats.chat_template import load_template
 from pipeline.formats.deepseek import ASSISTANT, BEGIN, END, THINK, THINK_CLOSE, USER
+from pipeline.formats.emitted_calls import EmittedCall
 from pipeline.formats.format import Opener
 from pipeline.formats.messages import calls_of, content_of, reasoning_of, role_of, unsupported, written
 from pipeline.formats.pieces import Piece
@@ -32,6 +34,11 @@ GRAMMAR: Final = Grammar(
     text_after=frozenset({DSML}),
     closers=frozenset({DSML}),
     tags=frozenset({"function_calls", "invoke", "parameter"}),
+)
+
+_INVOKE: Final = re.compile(rf'<{DSML}invoke name="([^"]*)">(.*?)</{DSML}invoke>', re.DOTALL)
+_PARAMETER: Final = re.compile(
+    rf'<{DSML}parameter name="([^"]*)" string="(true|false)">(.*?)</{DSML}parameter>', re.DOTALL
 )
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -190,7 +197,19 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"bos_token": BEGIN, "enable_thinking": prompt.thinking}
 
 
-V32: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, _ambiguity)
+def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield the calls of a tool section, whose tags say types."""
+    mark = tokenizer.id_of(DSML)
+    text = "".join(DSML if piece == mark else str(piece) for piece in pieces)
+    for name, said in _INVOKE.findall(text):
+        members = (
+            f"{json.dumps(key)}: {json.dumps(value) if is_text == 'true' else value}"
+            for key, is_text, value in _PARAMETER.findall(said)
+        )
+        yield EmittedCall(name, f"{{{', '.join(members)}}}")
+
+
+V32: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, emitted_calls, _ambiguity)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -17,6 +17,7 @@ from pipeline.records import Reason, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pipeline.formats.emitted_calls import EmittedCall
     from pipeline.formats.tokenizer import Tokenizer
     from pipeline.records import Ids, Json, JsonObject, Prompt, Span, ToolCall
 
@@ -196,19 +197,12 @@ class Format(ABC):
         """
         return None
 
-    def calls_in(self, ids: Ids) -> list[tuple[str, str]] | None:  # noqa: ARG002
-        """Return identity and arguments of each whole call.
+    @abstractmethod
+    def calls_in(self, ids: Ids) -> list[EmittedCall] | None:
+        """Return each call that a parser finds in the ids.
 
-        None where the ids do not show what a parser makes of them. Bytes that are not UTF-8 become U+FFFD.
+        None where parsers that read text differ in what they make of them. Bytes that are not UTF-8 become U+FFFD.
         """
-        return None
-
-    def cut_call_in(self, ids: Ids) -> tuple[str, str] | None:  # noqa: ARG002
-        """Return identity and partial arguments of a cut last call.
-
-        None where there is none, or where `calls_in` holds it already.
-        """
-        return None
 
     # Prompts
 

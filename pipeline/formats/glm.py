@@ -8,10 +8,11 @@ and parsers guess them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pipeline.formats.chat_template import load_template
+from pipeline.formats.emitted_calls import EmittedCall, between
 from pipeline.formats.format import Opener
 from pipeline.formats.messages import (
     calls_of,
@@ -132,7 +133,34 @@ def template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-GLM5: Final = Dialect(GRAMMAR, prompt_pieces, template_inputs, Opener.PROMPT, Opener.NOBODY)
+def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield the calls of a tool section: a name, keys and values."""
+    one = tokenizer.id_of
+    marks = {one(mark): mark for mark in (KEY, KEY_CLOSE, VALUE, VALUE_CLOSE)}
+    for inside, whole in between(pieces, one(CALL), one(CALL_CLOSE)):
+        if whole:
+            name, *rest = (*inside, "") if isinstance(next(iter(inside), None), str) else ("", *inside)
+            yield EmittedCall(str(name).strip(), parameters=tuple(_parameters(rest, marks)))
+
+
+def _parameters(pieces: Sequence[Piece], marks: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    """Yield each key that a value follows at once, with that value."""
+    said: dict[str, str] = {}
+    last = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            said[last] = said.get(last, "") + piece
+            continue
+        last = marks[piece]
+        if last == KEY:
+            said = {}
+        elif last == VALUE_CLOSE and VALUE_CLOSE not in said:
+            if not said.get(KEY_CLOSE, "").strip():
+                yield said.get(KEY, ""), said.get(VALUE, "")
+            said = {}
+
+
+GLM5: Final = Dialect(GRAMMAR, prompt_pieces, template_inputs, Opener.PROMPT, Opener.NOBODY, emitted_calls)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

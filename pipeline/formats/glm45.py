@@ -31,6 +31,7 @@ from pipeline.formats.glm import (
     USER,
     VALUE,
     VALUE_CLOSE,
+    emitted_calls,
     template_inputs,
     text_of,
 )
@@ -119,7 +120,9 @@ def _tool(messages: Sequence[JsonObject], position: int, tokenizer: Tokenizer) -
     yield from ("\n", one(RESPONSE), f"\n{text_of(messages[position])}\n", one(RESPONSE_CLOSE))
 
 
-GLM45: Final = Dialect(replace(GRAMMAR, think_lead="\n"), prompt_pieces, template_inputs, Opener.MODEL, Opener.NOBODY)
+GLM45: Final = Dialect(
+    replace(GRAMMAR, think_lead="\n"), prompt_pieces, template_inputs, Opener.MODEL, Opener.NOBODY, emitted_calls
+)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

@@ -7,10 +7,13 @@ refused by the tokenizer, which would change it.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pipeline.formats.chat_template import load_template
+from pipeline.formats.emitted_calls import EmittedCall, between, raw_members, text_of_pieces
 from pipeline.formats.format import Opener
 from pipeline.formats.messages import calls_of, content_of, reasoning_of, role_of, unsupported, written
 from pipeline.formats.pieces import Piece
@@ -30,6 +33,10 @@ GRAMMAR: Final = Grammar(
     after={None: frozenset({CALL}), CALL: frozenset({CALL_CLOSE}), CALL_CLOSE: frozenset({CALL})},
     text_after=frozenset({CALL, CALL_CLOSE}),
     closers=frozenset({CALL_CLOSE}),
+)
+
+_CUT_CALL: Final = re.compile(
+    r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(.*)\Z', re.DOTALL
 )
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -129,7 +136,21 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return prompt, {"enable_thinking": prompt.thinking}
 
 
-QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.MODEL, Opener.NOBODY)
+def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield the calls of a tool section, each a JSON object.
+
+    Parsers leave out what is no such object.
+    """
+    for inside, whole in between(pieces, tokenizer.id_of(CALL), tokenizer.id_of(CALL_CLOSE)):
+        text = text_of_pieces(inside)
+        found = raw_members(text) if whole else None
+        if found is not None and found.get("name", "").startswith('"'):
+            yield EmittedCall(json.loads(found["name"]), found.get("parameters") or found.get("arguments", ""))
+        elif not whole and (cut := _CUT_CALL.match(text)) is not None:
+            yield EmittedCall(cut[1], cut[2], whole=False)
+
+
+QWEN3: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.MODEL, Opener.NOBODY, emitted_calls)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

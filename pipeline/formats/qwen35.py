@@ -7,10 +7,12 @@ has the same vocabulary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pipeline.formats.chat_template import load_template
+from pipeline.formats.emitted_calls import EmittedCall, between, text_of_pieces
 from pipeline.formats.format import Opener
 from pipeline.formats.messages import (
     calls_of,
@@ -36,6 +38,9 @@ from pipeline.formats.qwen import (
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Tokenizer
 from pipeline.records import Json, JsonObject, Prompt
+
+_CALL: Final = re.compile(r"<function=([^>]*)>(.*)</function>", re.DOTALL)
+_PARAMETER: Final = re.compile(r"<parameter=([^>]*)>(.*?)</parameter>", re.DOTALL)
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _FORMAT: Final = (
@@ -148,7 +153,14 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
     return with_parsed_arguments(prompt), {"enable_thinking": prompt.thinking}
 
 
-QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY)
+def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
+    """Yield the calls of a tool section, each a tagged text."""
+    for inside, whole in between(pieces, tokenizer.id_of(CALL), tokenizer.id_of(CALL_CLOSE)):
+        if whole and (found := _CALL.search(text_of_pieces(inside))) is not None:
+            yield EmittedCall(found[1].strip(), parameters=tuple(_PARAMETER.findall(found[2])))
+
+
+QWEN35: Final = Dialect(GRAMMAR, prompt_pieces, _template_inputs, Opener.PROMPT, Opener.NOBODY, emitted_calls)
 
 
 def load(name: str, tokenizer: Tokenizer) -> TaggedFormat:

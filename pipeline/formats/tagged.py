@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from pipeline.formats.chat_template import ChatTemplate
+from pipeline.formats.emitted_calls import EmittedCall
 from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.pieces import Piece, encode_pieces
 from pipeline.formats.tokenizer import Tokenizer
@@ -45,6 +46,11 @@ class Grammar:
         return tuple(name for name in self.after if name is not None)
 
 
+def no_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:  # noqa: ARG001 — of a family
+    """Yield nothing: the family calls no tools."""
+    yield from ()
+
+
 def no_ambiguity(prompt: Prompt) -> str | None:  # noqa: ARG001 — of most families
     """Return None: engines write every prompt of a family alike."""
     return None
@@ -55,8 +61,9 @@ class Dialect:
     """One family: its grammar, its prompts, its openers.
 
     `pieces` yields a prompt as text and control ids. `template_inputs` gives the prompt and the variables for the
-    model's own template. `thinking` and `instant` say who opens the thinking in either mode. `ambiguity` says what of a
-    prompt engines write in several ways of one length.
+    model's own template. `thinking` and `instant` say who opens the thinking in either mode. `calls` yields
+    the calls that parsers find in a tool section. `ambiguity` says what of a prompt engines write in several ways of
+    one length.
     """
 
     grammar: Grammar
@@ -64,6 +71,7 @@ class Dialect:
     template_inputs: Callable[[Prompt], tuple[Prompt, Mapping[str, Json]]]
     thinking: Opener
     instant: Opener
+    calls: Callable[[Sequence[Piece], Tokenizer], Iterator[EmittedCall]] = no_calls
     ambiguity: Callable[[Prompt], str | None] = no_ambiguity
 
 
@@ -169,6 +177,15 @@ class TaggedFormat(Format):
         yield SpanKind.CONTENT, parts.body[stop:]
         if parts.ended:
             yield SpanKind.END, (self.end_id_for(parts.body),)
+
+    def calls_in(self, ids: Ids) -> list[EmittedCall]:
+        markers = self.tool_markers().values()
+        first = next((position for position, token in enumerate(ids) if token in markers), len(ids))
+        pieces: list[Piece] = []
+        for is_marker, run in groupby(ids[first:], lambda token: token in markers):
+            tokens = tuple(run)
+            pieces += tokens if is_marker else (self.tokenizer.decode_bytes(tokens).decode("utf-8", errors="replace"),)
+        return list(self.dialect.calls(pieces, self.tokenizer))
 
     def layout(self, ids: Ids, *, thinking: bool) -> tuple[Span, ...]:
         return tuple(_spans(ids, self, thinking=thinking))

@@ -111,15 +111,13 @@ class Answer:
     def shows_close(self) -> bool:
         """Whether the fields show where the thinking was closed.
 
-        They need text after it. Without text before it, the route must also be proven to show thinking that was never
-        closed as reasoning, because some routes show it as content, or both sides of the tag as one. Behind headers
-        this is always needed: there a second thinking is as long as the content.
+        They need text on both sides of it: a parser that failed shows thinking and answer as one content. Behind
+        headers the route must also be proven to show thinking that was never closed as reasoning, because there a
+        second thinking is as long as the content.
         """
-        if not (self.content or self.completion.tool_calls):
+        if not self.reasoning or not (self.content or self.completion.tool_calls):
             return False
-        if self.reasoning and not self.fmt.is_headed:
-            return True
-        return self.proven(TraitName.UNCLOSED) == "reasoning"
+        return not self.fmt.is_headed or self.proven(TraitName.UNCLOSED) == "reasoning"
 
     # What the route counts
 

@@ -104,7 +104,7 @@ def _structured_body(answer: Answer) -> tuple[str | int, ...]:
     for call in calls:
         if re.fullmatch(r"functions\." + re.escape(call.name) + r":\d+", call.id) is None:
             raise refused(f"id {call.id!r} is not functions.{call.name}:INDEX")
-        if not _is_whole_object(call.arguments):
+        if call.arguments and not _is_whole_object(call.arguments):
             message = f"arguments {call.arguments[-40:]!r} are no whole object"
             raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="tool_calls")
     return body
@@ -173,6 +173,16 @@ def require_no_leaked_marker(answer: Answer, reading: Reading) -> None:
     at = _offset(answer.fmt, body, next(i for i, piece in enumerate(body) if isinstance(piece, int)))
     message = "the count closes only with tool markers as control tokens"
     raise RefusedError(Reason.LEAKED_CONTROL, message, field="content", char_offset=at)
+
+
+def require_seen_thinking(answer: Answer, reading: Reading) -> None:  # noqa: ARG001 — the fields decide
+    """Refuse a thinking that was asked for and is not shown.
+
+    A parser that failed shows it as content, where a count of the whole does not tell which part it was.
+    """
+    if answer.opener is not Opener.NOBODY and not answer.reasoning:
+        message = "thinking was asked for and none is shown, so it may stand in the content"
+        raise RefusedError(Reason.AMBIGUOUS_LAYOUT, message, field="reasoning")
 
 
 def require_seen_think_tokens(answer: Answer, reading: Reading) -> None:
@@ -274,6 +284,7 @@ def require_delta_boundaries(answer: Answer, reading: Reading) -> None:
 
 COUNT_CHECKS: tuple[Callable[[Answer, Reading], None], ...] = (
     require_no_leaked_marker,
+    require_seen_thinking,
     require_seen_think_tokens,
     require_shown_thinking_of,
     require_limit_of,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.formats.format import Format, HeadedFormat
 from pipeline.proof.answer import Answer, Proof, end_trait
@@ -223,32 +224,24 @@ def require_same_calls(answer: Answer, ids: Ids, contradiction: Reason) -> None:
 
     As many, of the same names in the same order, with arguments that are the same JSON; of an answer that was cut, the
     last call as far as it came. How a provider names or writes a call anew does not matter where ids are given. Not
-    judged where the ids do not show what a parser makes of them: the count and the section are checked there.
+    judged where parsers differ in what they make of the ids: the count and the section are checked there.
     """
     emitted = answer.fmt.calls_in(ids)
     if emitted is None:
         return
     shown = answer.completion.tool_calls
-    if not answer.ended and len(shown) == len(emitted) + 1:
-        cut, came = answer.fmt.cut_call_in(ids), shown[-1].arguments
-        if cut is not None and cut[1].startswith(came):
-            emitted = [*emitted, (cut[0], came)]
+    if emitted and not emitted[-1].whole:
+        *whole, cut = emitted
+        came = shown[-1].arguments
+        is_shown = not answer.ended and len(shown) == len(emitted) and cut.arguments.startswith(came)
+        emitted = [*whole, replace(cut, arguments=came)] if is_shown else whole
     if len(shown) != len(emitted):
         message = f"{len(shown)} calls came, the ids hold {len(emitted)}"
         raise RefusedError(contradiction, message, field="tool_calls")
-    for call, (identity, text) in zip(shown, emitted, strict=True):
-        # `functions.NAME:INDEX`, as the model writes it, with white space that parsers strip.
-        name = re.sub(r":\d+$", "", identity.strip()).removeprefix("functions.")
-        if name != call.name or not _is_same_json(call.arguments, text):
-            message = f"call {call.name}({call.arguments[:40]}) came, the ids say {identity}({text[:40]})"
+    for call, true in zip(shown, emitted, strict=True):
+        # `functions.NAME:INDEX`, as Kimi writes it, with white space that parsers strip.
+        name = re.sub(r":\d+$", "", true.identity.strip()).removeprefix("functions.")
+        if name != call.name or not true.says(call.arguments):
+            said = true.arguments if true.parameters is None else json.dumps(dict(true.parameters))
+            message = f"call {call.name}({call.arguments[:40]}) came, the ids say {true.identity}({said[:40]})"
             raise RefusedError(contradiction, message, field="tool_calls")
-
-
-def _is_same_json(shown: str, emitted: str) -> bool:
-    if not emitted.strip():
-        return shown.strip() in ("", "{}")  # engines say {} where no arguments came
-    try:
-        # NaN is not equal to itself, its name is.
-        return bool(json.loads(shown, parse_constant=str) == json.loads(emitted, parse_constant=str))
-    except (ValueError, RecursionError):
-        return shown.strip() == emitted.strip()

@@ -6,10 +6,11 @@ on how the answer was read (`require_shown_thinking`, `require_limit`) runs afte
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tokenizer import Tokenizer
@@ -145,6 +146,38 @@ def require_field_order(answer: Answer) -> None:
             raise RefusedError(Reason.LAYOUT_INVALID, message, field=after.field, token_position=position + 1)
 
 
+def require_reasoning_first(answer: Answer) -> None:
+    """Refuse fields that split one JSON value between them.
+
+    A parser that takes `<think>` inside a text for its own shows what stood before it as content and the rest as
+    reasoning. Joined in the order of emission, such a value is whole; the count is the same either way.
+    """
+    before, after = answer.content, answer.reasoning
+    if before and after and _value_crosses(before, after):
+        message = "content and reasoning are two halves of one JSON value, so they were split inside it"
+        raise RefusedError(Reason.LAYOUT_INVALID, message, field="reasoning", char_offset=0)
+
+
+def _value_crosses(before: str, after: str) -> bool:
+    """Return whether a JSON value begins in one text and ends in the other."""
+    if "}" not in after and "]" not in after:
+        return False
+    joined, decoder = before + after, json.JSONDecoder()
+    for found in islice(_VALUE_BEGINS.finditer(before), MOST_VALUES):
+        try:
+            end = decoder.raw_decode(joined, found.start())[1]
+        except (ValueError, RecursionError):
+            continue
+        if end > len(before):
+            return True
+    return False
+
+
+_VALUE_BEGINS = re.compile(r"[{\[]")
+MOST_VALUES = 64
+"""Places in a content where a JSON value may begin; each costs one attempt to read it."""
+
+
 TEXT_CHECKS: tuple[Callable[[Answer], None], ...] = (
     require_kept_space,
     require_whole_characters,
@@ -154,6 +187,7 @@ TEXT_CHECKS: tuple[Callable[[Answer], None], ...] = (
     require_no_header,
     require_no_bare_tag,
     require_allowed_reasoning,
+    require_reasoning_first,
     require_field_order,
 )
 """What text alone must satisfy; the first that fails decides the reason that a user sees."""

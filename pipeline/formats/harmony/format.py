@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import ClassVar, Final
 
+from pipeline.formats.emitted_calls import EmittedCall
 from pipeline.formats.format import Assembled, HeadedFormat, Opener, Parts
 from pipeline.formats.harmony.grammar import Message, messages_of, spans_of
 from pipeline.formats.harmony.prompt import ambiguity, prompt_pieces
@@ -174,10 +175,10 @@ class HarmonyFormat(HeadedFormat):
     def parts(self, ids: Ids, *, thinking: bool) -> Parts:  # noqa: ARG002 — one mode
         return self._said(ids)
 
-    def calls_in(self, ids: Ids) -> list[tuple[str, str]]:
+    def calls_in(self, ids: Ids) -> list[EmittedCall]:
         """Return recipient and text of the last call, if any."""
         found = messages_of(ids, self.marks, self.tokenizer)
-        return [(one.recipient, self._shown(ids, one)) for one in found if one.recipient]
+        return [EmittedCall(one.recipient, self._shown(ids, one)) for one in found if one.recipient]
 
     def texts_in(self, ids: Ids) -> tuple[list[str], list[str]]:
         found = [one for one in messages_of(ids, self.marks, self.tokenizer) if one.channel and not one.recipient]

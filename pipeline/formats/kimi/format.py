@@ -18,6 +18,7 @@ from functools import cache
 from typing import ClassVar, Final
 
 from pipeline.formats.chat_template import ChatTemplate, load_template
+from pipeline.formats.emitted_calls import EmittedCall
 from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.kimi.grammar import assembled, pieces_of, spans_of, text_of
 from pipeline.formats.kimi.prompt import prompt_pieces as message_pieces
@@ -58,7 +59,9 @@ _CONTROL_CHARS: Final = 40
 _CALL: Final = re.compile(
     re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*?)" + re.escape(CALL_END), re.DOTALL
 )
-_CUT_CALL: Final = re.compile(re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + r"(.*)\Z", re.DOTALL)
+_CUT_CALL: Final = re.compile(
+    re.escape(CALL_BEGIN) + r"(.*?)" + re.escape(ARGUMENT_BEGIN) + rf"((?:(?!{re.escape(CALL_END)}).)*)\Z", re.DOTALL
+)
 
 _THINKING: Final = (SpanKind.THINK_OPEN, SpanKind.REASONING, SpanKind.THINK_CLOSE)
 _THINK_CLOSE_AT: Final = 23
@@ -188,19 +191,19 @@ class KimiFormat(Format):
             body += (call, one.id, argument, one.arguments, stop)
         return tuple(piece for piece in (*body, end) if piece != "")
 
-    def calls_in(self, ids: Ids) -> list[tuple[str, str]] | None:
-        """Return identity and arguments of each whole call.
+    def calls_in(self, ids: Ids) -> list[EmittedCall] | None:
+        """Return the calls of the tool section.
 
         None where the model wrote a marker as text: parsers that read text differ in what they make of it.
         """
         text = self.tokenizer.decode_bytes(token for token in ids if not self.tokenizer.is_control(token))
-        return None if b"<|tool_call" in text else _CALL.findall(self._section_text(ids))
-
-    def cut_call_in(self, ids: Ids) -> tuple[str, str] | None:
-        """Return the last call, read to its section's end."""
+        if b"<|tool_call" in text:
+            return None
         section = self._section_text(ids)
-        found = _CUT_CALL.search(section[section.rfind(CALL_BEGIN) :])
-        return None if found is None else (found[1], found[2])
+        calls = [EmittedCall(identity, arguments) for identity, arguments in _CALL.findall(section)]
+        if (cut := _CUT_CALL.search(section[section.rfind(CALL_BEGIN) :])) is not None:
+            calls.append(EmittedCall(cut[1], cut[2], whole=False))
+        return calls
 
     def _section_text(self, ids: Ids) -> str:
         """Return the tool section with its markers spelled.

@@ -110,10 +110,10 @@ def completion_of_sse(raw: str) -> Completion:
     """
     stream, events = _Stream(), events_of(raw)
     for data in events:
-        if stream.done:
-            raise _inconsistent(f"data after [DONE]: {redact(data, 60)}")
-        if data == "[DONE]":
+        if data == "[DONE]":  # a gateway may add its own behind its upstream's
             stream.done = True
+        elif stream.done:
+            raise _inconsistent(f"data after [DONE]: {redact(data, 60)}")
         else:
             stream.add_data(data)
             stream.follow(events)
@@ -143,6 +143,18 @@ def _chunk(data: str) -> dict[str, Json]:
     if not isinstance(chunk, dict):
         raise _inconsistent(f"an event is {kind(chunk)}, not an object")
     return chunk
+
+
+def _says_anything(choice: Json) -> bool:
+    """Return whether a choice holds more than a role.
+
+    Servers were seen to begin with a chunk of another id; a chunk that says nothing identifies nothing.
+    """
+    if not isinstance(choice, dict):
+        return True
+    delta = choice.get("delta")
+    said = {**choice, **delta} if isinstance(delta, dict) else choice
+    return any(value for key, value in said.items() if key not in ("index", "role", "delta"))
 
 
 @dataclass(slots=True)
@@ -243,18 +255,19 @@ class _Stream:
     def add(self, chunk: dict[str, Json]) -> None:
         require_no_error(chunk)
         self.chunks += 1
+        usage, choices = usage_of(chunk.get("usage")), as_list(chunk, "choices")
+        says = usage is not None or any(map(_says_anything, choices))
         for key in ("id", "provider", "model"):
-            self._set_once(key, as_text(chunk, key))
-        self._set_usage(usage_of(chunk.get("usage")))
+            self._set_once(key if says else f"empty {key}", as_text(chunk, key), may_change=not says)
+        self._set_usage(usage)
         self.returned.add_top(chunk)
-        choices = as_list(chunk, "choices")
         if len(choices) > 1:
             raise _inconsistent(f"a chunk has {len(choices)} choices")
         for choice in choices:
             self._add_choice(as_object(choice, "choice"))
 
-    def _set_once(self, key: str, value: str | None) -> None:
-        if value and self.once.setdefault(key, value) != value:
+    def _set_once(self, key: str, value: str | None, *, may_change: bool = False) -> None:
+        if value and self.once.setdefault(key, value) != value and not may_change:
             raise _inconsistent(f"{key} changes from {self.once[key]} to {value}", key)
 
     def _set_usage(self, usage: Usage | None) -> None:
@@ -305,9 +318,16 @@ class _Stream:
                 raise _inconsistent("the finish chunk repeats the whole text")
 
     def _require_said(self, message: dict[str, Json]) -> None:
-        """Refuse a whole message that says more than the deltas."""
-        texts = (reasoning_of(message) or "", as_text(message, "content") or "")
-        if texts != ("".join(self.reasoning), "".join(self.content)) or as_list(message, "tool_calls"):
+        """Refuse a whole message that says other than the deltas.
+
+        A field that is absent or empty says nothing: some servers leave the reasoning out.
+        """
+        said = (
+            (reasoning_of(message), "".join(self.reasoning)),
+            (as_text(message, "content"), "".join(self.content)),
+            (tuple(tool_call_of(call) for call in as_list(message, "tool_calls")), self.calls.all()),
+        )
+        if any(whole and whole != streamed for whole, streamed in said):
             raise _inconsistent("a chunk carries a whole message that the deltas do not say")
 
     def _add_text(self, name: TextField, parts: list[str], text: str | None) -> None:
@@ -344,6 +364,10 @@ class _Stream:
             self.deltas.append(Delta(name, half))
             self.held = None
 
+    def _named(self, key: str) -> str | None:
+        """Return what the chunks that say something name, else the others."""
+        return self.once.get(key) or self.once.get(f"empty {key}")
+
     def completion(self) -> Completion:
         if not self.done or "finish_reason" not in self.once:
             seen = "no [DONE]" if not self.done else "no finish_reason"
@@ -356,9 +380,9 @@ class _Stream:
             finish_reason=self.once.get("finish_reason"),
             native_finish_reason=self.once.get("native_finish_reason"),
             usage=self.usage,
-            provider=self.once.get("provider"),
-            model=self.once.get("model"),
-            generation_id=self.once.get("id"),
+            provider=self._named("provider"),
+            model=self._named("model"),
+            generation_id=self._named("id"),
             logprobs=tuple(self.logprobs) or None,
             prompt_ids=self.returned.prompt_ids(),
             token_ids=self.returned.token_ids(),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from harness.strategies.contract import RoundTrips
+from harness.strategies.contract import CallTrips
 from pipeline.formats.registry import open_format
 
 
-class TestDeepseekV31(RoundTrips):
+class TestDeepseekV31(CallTrips):
     fmt = open_format("deepseek-v3.1")
+    call = (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>set<｜tool▁sep｜>{"on": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    )

@@ -197,10 +197,11 @@ def test_an_empty_thinking_is_refused() -> None:
 
 
 def test_the_model_may_answer_without_thinking() -> None:
+    """Whether it did shows in no text: a parser that failed shows thinking as content."""
     row = answered(reasoning=None, usage=counted(4))
 
-    assert isinstance(row, TokenRow)
-    assert (LINE_FEED, 9450, 13, USER) == row.output_ids
+    assert isinstance(row, Refusal)
+    assert Reason.AMBIGUOUS_LAYOUT is row.reason
 
 
 def test_told_not_to_think_the_answer_needs_no_proof_of_it() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from harness.strategies import suite as suites
-from harness.strategies.contract import RoundTrips
+from harness.strategies.contract import CallTrips
 from pipeline.formats.registry import open_format
 
 
-class TestGlm45(RoundTrips):
+class TestGlm45(CallTrips):
     fmt = open_format("glm-4.5")
+    call = "<tool_call>set\n<arg_key>on</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"
 
 
 @pytest.mark.contract

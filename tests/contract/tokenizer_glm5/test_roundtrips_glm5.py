@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.strategies.contract import RoundTrips
+from harness.strategies.contract import CallTrips
 from pipeline.formats.registry import open_format
 
 
-class TestGlm5(RoundTrips):
+class TestGlm5(CallTrips):
     fmt = open_format("glm-5")
+    call = "<tool_call>set<arg_key>on</arg_key><arg_value>1</arg_value></tool_call>"

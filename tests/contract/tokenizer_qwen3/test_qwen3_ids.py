@@ -79,11 +79,12 @@ def test_raw_calls_are_one_section_with_what_is_between_them() -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     ids = [TOKENIZER.id_of("<tool_call>"), *TOKENIZER.encode('\n{"name": "f", "arguments": {}}\n')]
     one = [*ids, TOKENIZER.id_of("</tool_call>")]
-    row = answered(None, f"{call}\n{call}", 2 * len(one) + 2)
+    row = answered("So.", f"{call}\n{call}", 2 * len(one) + 2 + 4)
 
     assert isinstance(row, TokenRow)
-    assert (*one, *TOKENIZER.encode("\n"), *one, FORMAT.end_id) == row.output_ids
-    assert [SpanKind.TOOL_SECTION, SpanKind.END] == [span.kind for span in row.spans]
+    thought = (TOKENIZER.id_of("<think>"), *TOKENIZER.encode("So."), TOKENIZER.id_of("</think>"))
+    assert (*thought, *one, *TOKENIZER.encode("\n"), *one, FORMAT.end_id) == row.output_ids
+    assert [SpanKind.TOOL_SECTION, SpanKind.END] == [span.kind for span in row.spans][-2:]
 
 
 def test_parsed_calls_are_refused() -> None:

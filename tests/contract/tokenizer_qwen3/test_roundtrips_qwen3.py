@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.strategies.contract import RoundTrips
+from harness.strategies.contract import CallTrips
 from pipeline.formats.registry import open_format
 
 
-class TestQwen3(RoundTrips):
+class TestQwen3(CallTrips):
     fmt = open_format("qwen3")
+    call = '<tool_call>\n{"name": "set", "arguments": {"on": 1}}\n</tool_call>'

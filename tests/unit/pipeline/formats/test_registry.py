@@ -14,6 +14,7 @@ import pytest
 from harness.views.roundtrip import RoundTrip, send, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.formats import registry
+from pipeline.formats.emitted_calls import EmittedCall
 from pipeline.formats.format import Assembled, Format, Opener, Parts
 from pipeline.formats.registry import FORMATS, Family, FormatError, open_format, register
 from pipeline.formats.tokenizer import Tokenizer, TokenizerError
@@ -59,6 +60,9 @@ class ToyFormat(Format):
 
     def tool_markers(self) -> dict[str, int]:
         return {}
+
+    def calls_in(self, ids: Ids) -> list[EmittedCall]:  # noqa: ARG002 — it knows no tools
+        return []
 
     def render(self, prompt: Prompt) -> Ids:
         if prompt.tools:

@@ -131,7 +131,9 @@ def test_what_text_cannot_tell_is_refused_and_proven_by_ids(text: str, shown: tu
 def test_the_loss_of_any_one_token_is_never_unseen(text: str) -> None:
     ids = ids_of(text)
     reasoning, content = ("".join(texts) for texts in FORMAT.texts_in(ids))
-    calls = tuple(ToolCall("c", to.removeprefix("functions."), said) for to, said in FORMAT.calls_in(ids))
+    calls = tuple(
+        ToolCall("c", call.identity.removeprefix("functions."), call.arguments) for call in FORMAT.calls_in(ids)
+    )
     finish = {"finish_reason": "tool_calls" if calls else "stop", "tool_calls": calls, "native_finish_reason": None}
     for at in range(len(ids)):
         lost = (*ids[:at], *ids[at + 1 :])

@@ -133,11 +133,8 @@ def test_an_answer_that_lacks_the_tag_by_its_count_is_refused() -> None:
     assert Reason.COUNT_MISMATCH is reason(rebuilt(THINKING, answer(), len(REASONING) + len(CONTENT) + 2))
 
 
-def test_an_answer_without_reasoning_is_one_that_did_not_think() -> None:
-    row = rebuilt(THINKING, answer(reasoning=None), len(CONTENT) + 1)
-
-    assert isinstance(row, TokenRow)
-    assert (*CONTENT, END) == row.output_ids
+def test_an_answer_without_reasoning_may_hide_it_in_the_content() -> None:
+    assert Reason.AMBIGUOUS_LAYOUT is reason(rebuilt(THINKING, answer(reasoning=None), len(CONTENT) + 1))
 
 
 def test_an_empty_thinking_that_only_counts_is_refused() -> None:

@@ -186,9 +186,11 @@ def test_a_whole_message_at_the_end_must_say_the_same() -> None:
         last = event(choices=[{"delta": {}, "finish_reason": "stop", "message": message}])
         return sent({"reasoning": "r"}) + sent({"content": "a"}) + sent({"content": "b"}) + last + DONE
 
-    for message in (None, {"reasoning": "r", "content": "ab"}, {"reasoning_content": "r", "content": "ab"}):
+    whole = {"reasoning": "r", "content": "ab"}
+    for message in (None, whole, {"reasoning_content": "r", "content": "ab"}, {"content": "ab"}, {"content": ""}):
         assert "ab" == completion_of_sse(ending(message)).content
-    for message in ({"content": "ab"}, {"reasoning": "r", "content": "a"}, {"reasoning": "r", "content": "abc"}):
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    for message in ({**whole, "content": "a"}, {**whole, "content": "abc"}, {"reasoning": "s"}, {"tool_calls": calls}):
         assert Reason.STREAM_INCONSISTENT is refusal(ending(message))
 
 
