@@ -24,7 +24,9 @@ _PARAMETER = re.compile(
 _FUNCTION = re.compile(r"<function=([^>]+)>(.*?)</function>", re.DOTALL)
 _NAMED = re.compile(r"<parameter=([^>]+)>(.*?)</parameter>", re.DOTALL)
 _FENCED = re.compile(r"([^\n]+)\n```json\n(.*)\n```", re.DOTALL)
-_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_ARGUMENT = re.compile(
+    r"<arg_key>((?:(?!</arg_key>).)*)</arg_key>\s*<arg_value>((?:(?!</arg_value>).)*)</arg_value>", re.DOTALL
+)
 
 
 def tagged_calls(content: str, family: str) -> tuple[tuple[ToolCall, ...], str]:
