@@ -1,0 +1,115 @@
+"""What an answer costs is booked in full, and a cost that cannot be read stops the run.
+
+The answers are bytes of a provider; the ledger is a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pipeline.generation.billing import Verdict, bill_of, verdict_of
+from pipeline.generation.budget import Amount, Budget
+from pipeline.generation.engines.openrouter import HttpAnswer
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply
+from pipeline.records import Route
+
+pytestmark = pytest.mark.contract
+
+WORST = Amount(10**11, 10, 1)
+PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
+UNREAD = ["1e9", '"0.01"', "-0.5", "true", "null", "NaN", "Infinity", "1e400", "[]", "{}", "1e99999999999999999999"]
+UNREAD += ["9" * 5000]
+
+
+def body(cost: str, more: str = "") -> bytes:
+    return b'{"id":"gen-1-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":%s%s}}' % (
+        cost.encode(),
+        more.encode(),
+    )
+
+
+def stream(cost: str, more: str = "") -> bytes:
+    return b'data: {"id":"gen-1-a","choices":[]}\n\ndata: ' + body(cost, more) + b"\n\ndata: [DONE]\n\n"
+
+
+def details(upstream: str) -> str:
+    return ',"cost_details":{"upstream_inference_cost":' + upstream + "}"
+
+
+@pytest.mark.parametrize("form", [body, stream])
+@pytest.mark.parametrize(
+    "cost, more, expected",
+    [
+        ("0", ',"is_byok":true' + details("0.036"), 36 * 10**9),
+        ("0.0018", ',"is_byok":true' + details("0.036"), 378 * 10**8),
+        ("0", details("0.036"), 36 * 10**9),
+        ("0.0018", details("0.036"), 378 * 10**8),
+        ("0.036", details("0.036"), 36 * 10**9),
+        ("0.036", ',"is_byok":false' + details("0.036"), 36 * 10**9),
+        ("0.036", ',"is_byok":false' + details("null"), 36 * 10**9),
+        ("0.036", details("null"), 36 * 10**9),
+    ],
+)
+def test_a_key_of_ones_own_is_booked_with_its_bill(form, cost: str, more: str, expected: int) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    assert expected == bill_of(form(cost, more)).cost_pico
+
+
+@pytest.mark.parametrize("upstream", ["null", '"0.036"', "-1", "true", "1e9"])
+def test_a_bill_of_ones_own_key_that_is_unread_is_a_sign(upstream: str) -> None:
+    bill = bill_of(body("0", ',"is_byok":true' + details(upstream)))
+
+    assert (None, True) == (bill.cost_pico, bool(bill.unread))
+
+
+def test_an_error_with_a_cost_that_is_unread_may_be_billed() -> None:
+    assert verdict_of(LedgerAnswer(429, body('"0.01"'))) is Verdict.DOUBT
+
+
+def test_the_last_cost_named_decides() -> None:
+    assert (36 * 10**9, "") == (bill_of(stream("null") + stream("0.036")).cost_pico, bill_of(stream("0.036")).unread)
+    assert bill_of(stream("0.036") + stream('"0.01"')).cost_pico is None
+
+
+@pytest.mark.parametrize("form", [body, stream])
+@pytest.mark.parametrize("cost", UNREAD)
+def test_a_cost_that_is_unread_stops_and_counts_in_full(form, cost: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    provider, budget = Provider(form(cost)), Budget()
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    try:
+        with pytest.raises(StopError, match=r"the cost of answer .* cannot be read"):
+            ask(ledger, provider, budget)
+        assert WORST.pico == ledger.spent(api="openrouter")
+
+        again = ask(ledger, provider, Budget())  # the same command again uses what was paid
+
+        assert (1, State.ANSWERED, form(cost)) == (provider.asked, again.entry.state, again.entry.answer.raw)  # type: ignore[union-attr]
+    finally:
+        ledger.close()
+
+
+class Provider:
+    """Answers everything with one body, and counts."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.asked = raw, 0
+
+    async def send(self, _: bytes) -> HttpAnswer:
+        self.asked += 1
+        return HttpAnswer(200, self.raw, "application/json", None, None)
+
+
+def ask(ledger: Ledger, provider: Provider, budget: Budget) -> Reply:
+    async def work() -> Reply:
+        writer = LedgerWriter(ledger)
+        try:
+            return await PaidClient(writer, budget, provider).ask(PAID, WORST)
+        finally:
+            await writer.close()
+
+    return asyncio.run(work())
