@@ -135,9 +135,8 @@ def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
     if answer.status != OK:
         raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
     if answer.headers.get("complete") is False:
-        raise RefusedError(
-            Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer", field="body"
-        )
+        why = answer.headers.get("cut") or "the connection broke"
+        raise RefusedError(Reason.STREAM_CUT, f"{why}, after {len(answer.raw)} bytes of the answer", field="body")
     if is_json or not stream:
         completion = completion_of_json(answer.raw)
         if stream:

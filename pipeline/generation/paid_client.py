@@ -174,6 +174,7 @@ class PaidClient:
             "complete": answer.complete,
             "retry_after": answer.retry_after,
         }
+        headers |= {"cut": answer.cut} if answer.cut else {}
         headers |= {} if answer.engine_seconds is None else {"engine_seconds": answer.engine_seconds}
         kept = LedgerAnswer(answer.status, answer.raw, headers, answer.generation_id)
         try:
