@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import shutil
 import socket
 import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from pipeline.generation.billing import Verdict, bill_of, verdict_of
 from pipeline.generation.budget import Amount, Budget
 from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError, OpenRouter
 from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger_mark import LedgerMark
 from pipeline.generation.ledger_writer import LedgerWriter
 from pipeline.generation.outcome import StopError
 from pipeline.generation.paid_client import PaidClient, Reply
@@ -120,6 +123,68 @@ def ask(ledger: Ledger, provider: Provider, budget: Budget) -> Reply:
             await writer.close()
 
     return asyncio.run(work())
+
+
+def run_once(folder: Path, state: Path, row: str) -> None:
+    """Ask one request in a session that ends without closing cleanly."""
+
+    async def work(ledger: Ledger) -> None:
+        mark = LedgerMark(folder, "run-1", ledger)
+        writer = LedgerWriter(ledger, mark)
+        try:
+            await PaidClient(writer, Budget(), Provider(body("0.01"))).ask(replace(PAID, identity=row), WORST)
+        finally:
+            await writer.close()
+            mark.close()
+
+    ledger = Ledger(state)
+    try:
+        asyncio.run(work(ledger))
+        # What a kill leaves: the files as they lie while the ledger is open.
+        for path in state.parent.glob("ledger.sqlite*"):
+            shutil.copy(path, folder / f"killed-{path.name}")
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize("loss", ["all", "log", "older", "elsewhere"])
+def test_a_ledger_that_lacks_what_a_run_wrote_is_refused(loss: str, tmp_path: Path) -> None:
+    folder, state = tmp_path / "out", tmp_path / "ledger.sqlite"
+    folder.mkdir()
+    run_once(folder, state, "a")
+    older = state.read_bytes()
+    run_once(folder, state, "b")
+    for path in tmp_path.glob("ledger.sqlite*"):
+        path.unlink()
+    if loss == "log":
+        shutil.copy(folder / "killed-ledger.sqlite", state)
+    elif loss == "older":
+        state.write_bytes(older)
+    place = tmp_path / "other.sqlite" if loss == "elsewhere" else state
+
+    with pytest.raises(StopError, match="it is not the ledger that this run wrote"):
+        run_once(folder, place, "c")
+
+
+def test_a_ledger_as_a_kill_leaves_it_goes_on(tmp_path: Path) -> None:
+    folder, state = tmp_path / "out", tmp_path / "ledger.sqlite"
+    folder.mkdir()
+    run_once(folder, state, "a")
+    state.unlink()
+    for name in ("ledger.sqlite", "ledger.sqlite-wal"):
+        shutil.copy(folder / f"killed-{name}", tmp_path / name)
+
+    run_once(folder, state, "b")
+
+    assert (folder / "ledger.mark").read_bytes() == b"00000000000000000004\n"
+
+
+@pytest.mark.parametrize("text", [b"7", b"0000000000000000000x\n", b"-0000000000000000001\n"])
+def test_a_mark_that_is_no_count_is_refused(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ledger.mark").write_bytes(text)
+
+    with pytest.raises(StopError, match="is no count"):
+        run_once(tmp_path, tmp_path / "ledger.sqlite", "a")
 
 
 CHUNK = b'data: {"id":"gen-1-a","choices":[]}\n\n'
