@@ -188,7 +188,7 @@ def _texts(raw: bytes) -> Iterator[bytes]:
 
 
 def _decimal(text: str) -> Exact:
-    """Return the number, or its text where no Decimal has its exponent."""
+    """Return the number; its text where the exponent is absurd."""
     try:
         return Decimal(text)
     except ArithmeticError:
@@ -196,7 +196,7 @@ def _decimal(text: str) -> Exact:
 
 
 def _whole(text: str) -> Exact:
-    """Return the number, or its text where Python reads no such length."""
+    """Return the number; its text where it is absurdly long."""
     try:
         return int(text)
     except ValueError:
@@ -204,7 +204,7 @@ def _whole(text: str) -> Exact:
 
 
 def _cost(usage: dict[str, Exact]) -> int | None:
-    """Return what the account's owner pays, None where unread.
+    """Return what the owner pays, None where unread.
 
     With a key of the account's own (`is_byok`), `cost` is a fee and upstream sends a bill of its own: both count.
     Where `is_byok` is absent, an upstream bill above the cost says the same.

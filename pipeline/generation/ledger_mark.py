@@ -1,4 +1,4 @@
-"""How far a run's ledger had come, kept in the run's folder.
+"""A count, in a folder, of its ledger's writes.
 
 Guarantees: the mark is on disk before a request is sent and before an answer is used. So a ledger that lacks a
 reservation or an answer of the run is known, whatever ended the last session: another one, an older copy, or one whose

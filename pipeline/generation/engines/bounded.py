@@ -19,7 +19,7 @@ _ENCODED: Final = frozenset({"content-encoding", "content-length", "transfer-enc
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """A client that reads every body whole, up to its limits.
+    """A client that reads bodies up to its limits.
 
     `cut_of` says why a body ended early.
     """
