@@ -65,7 +65,7 @@ async def late_done(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def bomb(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Send the answer and 1.2 GB of spaces, as 1 MB of gzip."""
+    """Send the answer and 1.2 GB of spaces, packed."""
     whole = b"".join([chunk async for chunk in chunks])
     packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)  # gzip, in one member: clients stop after the first
     yield packer.compress(whole)

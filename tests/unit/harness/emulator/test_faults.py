@@ -11,7 +11,7 @@ import pytest
 from harness.emulator.faults import FAULTS
 from pipeline.generation.billing import bill_of
 
-BODY = b'{"provider":"P","choices":[{"native_finish_reason":"stop"}],"usage":{"prompt_tokens":1,"cost":0.036,"is_byok":false}}'
+BODY = b'{"provider":"P","choices":[{"native_finish_reason":"stop"}],"usage":{"cost":0.036,"is_byok":false}}'
 
 
 def damaged(name: str) -> bytes:
