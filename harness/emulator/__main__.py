@@ -19,8 +19,9 @@ from random import Random
 from harness.emulator.account import Account, RateLimit
 from harness.emulator.answers import Answerer, AnswererError, ResegmentAnswerer, load_pool, local_answerer
 from harness.emulator.catalog import MODEL
+from harness.emulator.faults import FAULTS
 from harness.emulator.oracle_log import OracleLog
-from harness.emulator.service import Service
+from harness.emulator.service import Faults, Service
 from pipeline.formats.registry import FormatError, load_format
 from pipeline.formats.tokenizer import TokenizerError, load_tokenizer
 
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--requests-per-minute", type=count, metavar="N", help="429 above this (default: no limit)")
     top.add_argument("--generation-delay", type=float, default=1.0, metavar="S", help="/generation is 404 so long")
     top.add_argument("--require-key", action="store_true", help="401 without a key that looks like OpenRouter's")
+    top.add_argument("--fault", choices=sorted(FAULTS), help="what is wrong with every answer (default: nothing)")
     return top
 
 
@@ -93,6 +95,7 @@ def service_of(options: argparse.Namespace, oracle: OracleLog) -> Service:
         model=options.model,
         account=Account(options.limit_usd, options.generation_delay),
         rate=RateLimit(options.requests_per_minute),
+        faults=FAULTS.get(options.fault, Faults()),
         require_key=options.require_key,
         seeds=Random(options.seed),
     )

@@ -73,6 +73,8 @@ async def chat(service: Service, request: Request) -> Response:
         "Access-Control-Expose-Headers": "X-Generation-Id,X-Provider-Name,cf-ray",
         "Cache-Control": "no-cache" if chat_request.stream else "no-store",
     }
+    if service.faults.encoding is not None:
+        headers["Content-Encoding"] = service.faults.encoding
     chunks = service.faults.body(body_chunks(service, exchange))
     return StreamingResponse(
         chunks, headers=headers, media_type="text/event-stream" if chat_request.stream else "application/json"

@@ -47,11 +47,13 @@ def unchanged(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 class Faults:
     """Faults between a true answer and the wire.
 
-    `before` may answer with an error in place of an answer; `body` may cut, slow or damage what is sent.
+    `before` may answer with an error in place of an answer; `body` may cut, slow or damage what is sent, in an
+    `encoding` of its own.
     """
 
     before: Callable[[ChatRequest], ApiError | None] = no_error
     body: Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]] = unchanged
+    encoding: str | None = None
 
 
 @dataclass(slots=True)

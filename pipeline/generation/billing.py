@@ -25,6 +25,7 @@ OK = 200
 # No answer costs this much: a figure above it is junk and would spoil every sum it enters.
 MOST_COST_PICO = 10_000 * PICO_PER_USD
 MOST_TOKENS = 2**40
+MOST_SHOWN = 200
 BAD_REQUEST, TIMED_OUT, CLIENT_CLOSED, SERVER_ERROR, UNAVAILABLE = 400, 408, 499, 500, 503
 _TELLING = (b'"usage"', b'"error"')
 LATER = frozenset({409, 425, 429, UNAVAILABLE})
@@ -37,12 +38,14 @@ Exact: TypeAlias = "bool | int | Decimal | str | list[Exact] | dict[str, Exact] 
 class Bill:
     """What an answer cost and counted.
 
-    The cost is in pico-dollars, None where no `usage.cost` came; the counts are the provider's.
+    The cost is in pico-dollars, None where no `usage.cost` came; the counts are the provider's. `unread` shows a cost
+    that came and cannot be read: its answer counts at its worst case, and the run stops.
     """
 
     cost_pico: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    unread: str = ""
 
 
 class Verdict(StrEnum):
@@ -96,6 +99,8 @@ def judged(answer: LedgerAnswer) -> Judgement:
 def _verdict(status: int, bill: Bill) -> Verdict:
     if status == OK or bill.cost_pico:
         return Verdict.KEPT
+    if bill.unread:
+        return Verdict.DOUBT
     turned_away = status == UNAVAILABLE or BAD_REQUEST <= status < SERVER_ERROR
     turned_away = turned_away and status not in {TIMED_OUT, CLIENT_CLOSED} and not bill.completion_tokens
     if not turned_away and bill.cost_pico is None:
@@ -108,14 +113,17 @@ def _verdict(status: int, bill: Bill) -> Verdict:
 def bill_of(raw: bytes) -> Bill:
     """Return the last usage that names a cost.
 
-    Where none names a cost, the last usage.
+    Where none names a cost, the last usage. A cost that cannot be read is one that is named: it is a sign, and an
+    earlier one does not stand for it.
     """
     usages = [usage for value in _objects(raw) if isinstance(usage := value.get("usage"), dict)]
-    costed = [usage for usage in usages if _cost(usage) is not None]
+    costed = [usage for usage in usages if "cost" in usage or usage.get("is_byok")]
     if not (chosen := (costed or usages)[-1:]):
         return Bill()
     usage = chosen[0]
-    return Bill(_cost(usage), _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+    cost = _cost(usage)
+    unread = redact(_shown(usage), MOST_SHOWN) if costed and cost is None else ""
+    return Bill(cost, _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), unread)
 
 
 def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
@@ -127,9 +135,8 @@ def completion_of(answer: LedgerAnswer, *, stream: bool) -> Completion:
     if answer.status != OK:
         raise RefusedError(Reason.UPSTREAM_ERROR, error_text(answer), field="status")
     if answer.headers.get("complete") is False:
-        raise RefusedError(
-            Reason.STREAM_CUT, f"the connection broke after {len(answer.raw)} bytes of the answer", field="body"
-        )
+        why = answer.headers.get("cut") or "the connection broke"
+        raise RefusedError(Reason.STREAM_CUT, f"{why}, after {len(answer.raw)} bytes of the answer", field="body")
     if is_json or not stream:
         completion = completion_of_json(answer.raw)
         if stream:
@@ -156,9 +163,9 @@ def error_text(answer: LedgerAnswer) -> str:
 def _objects(raw: bytes) -> Iterator[dict[str, Exact]]:
     for text in _texts(raw):
         try:
-            value: Exact = json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError, ArithmeticError):
-            continue  # the last: an exponent that no Decimal has
+            value: Exact = json.loads(text, parse_float=_decimal, parse_int=_whole)
+        except (ValueError, RecursionError):
+            continue
         if isinstance(value, dict):
             yield value
 
@@ -180,15 +187,53 @@ def _texts(raw: bytes) -> Iterator[bytes]:
         places = {name: raw.find(name, stop) if 0 <= place < stop else place for name, place in places.items()}
 
 
+def _decimal(text: str) -> Exact:
+    """Return the number; its text where the exponent is absurd."""
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return text
+
+
+def _whole(text: str) -> Exact:
+    """Return the number; its text where it is absurdly long."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 def _cost(usage: dict[str, Exact]) -> int | None:
-    cost = usage.get("cost")
-    if isinstance(cost, bool) or not isinstance(cost, int | Decimal):
+    """Return what the owner pays, None where unread.
+
+    With a key of the account's own (`is_byok`), `cost` is a fee and upstream sends a bill of its own: both count.
+    Where `is_byok` is absent, an upstream bill above the cost says the same.
+    """
+    cost, own_key = _amount(usage.get("cost")), usage.get("is_byok")
+    details = usage.get("cost_details")
+    named = details.get("upstream_inference_cost") if isinstance(details, dict) else None
+    upstream = _amount(named)
+    if cost is None or own_key is False or (own_key is None and named is None):
+        return cost
+    if upstream is None or (own_key is None and upstream <= cost):
+        return None if upstream is None else cost
+    return cost + upstream
+
+
+def _amount(value: Exact) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     try:
-        amount = pico(Decimal(cost))
+        amount = pico(Decimal(value))
     except ValueError:
         return None
     return amount if amount <= MOST_COST_PICO else None
+
+
+def _shown(usage: dict[str, Exact]) -> str:
+    """Show the fields that say what an answer cost."""
+    named = ("cost", "is_byok", "cost_details")
+    return ", ".join(f"{name}: {str(usage[name])!r}" for name in named if name in usage)
 
 
 def _count(value: Exact) -> int | None:

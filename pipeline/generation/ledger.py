@@ -147,7 +147,7 @@ class Ledger:
 
         Requests that a crash left reserved become `unknown`. Raises LedgerError.
         """
-        self.path = path
+        self.path, self.written = path, 0
         self._clock = clock
         self._lock = locked(path)
         try:
@@ -168,10 +168,12 @@ class Ledger:
         """
         with plain_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
+            written = self.written
             try:
                 yield self
                 self._db.execute("COMMIT")
             except BaseException:
+                self.written = written
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -212,6 +214,7 @@ class Ledger:
         headers = json.dumps(dict(answer.headers))
         values = (entry.identity, entry.attempt, answer.status, answer.generation_id, headers, answer.raw)
         self._db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", values)
+        self.written += 1
 
     def settle(self, entry: LedgerEntry, cost_pico: int, tokens: tuple[int | None, int | None] = (None, None)) -> None:
         """Settle an answer at its price.
@@ -315,6 +318,14 @@ class Ledger:
         rows = self._db.execute(f"SELECT state, COUNT(*), SUM({SPENT}) FROM requests WHERE run = ? GROUP BY 1", (run,))  # noqa: S608 - SPENT is a constant
         return {State(state): (count, pico) for state, count, pico in rows}
 
+    def writes(self, run: str) -> int:
+        """Return the number of reservations and answers of one run.
+
+        It never falls. `written` counts those since opening, of all runs.
+        """
+        sql = "SELECT COUNT(*) + COUNT(answers.identity) FROM requests LEFT JOIN answers USING (identity, attempt)"
+        return int(self._db.execute(f"{sql} WHERE run = ?", (run,)).fetchone()[0])
+
     def close(self) -> None:
         """Close the file and release the lock."""
         self._db.close()
@@ -335,6 +346,7 @@ class Ledger:
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT INTO requests ({columns}) VALUES ({marks})", values)  # noqa: S608 - constant text
         self._db.execute("INSERT OR IGNORE INTO bodies VALUES (?, ?)", (request.identity, request.body))
+        self.written += 1
 
     def _move(self, entry: LedgerEntry, states: tuple[State, ...], changes: str, values: tuple[object, ...]) -> None:
         allowed = ", ".join(f"'{state}'" for state in states)

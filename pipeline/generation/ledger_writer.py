@@ -20,6 +20,7 @@ from typing import Self, TypeAlias, TypeVar, cast
 
 from pipeline.generation.billing import Bill
 from pipeline.generation.ledger import Ledger, LedgerAnswer, LedgerEntry, State
+from pipeline.generation.ledger_mark import LedgerMark
 from pipeline.generation.ledger_schema import LedgerError
 
 T = TypeVar("T")
@@ -35,8 +36,8 @@ class LedgerWriter:
     Any number of tasks of one event loop may use it. Use as `async with`, or close it.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, ledger: Ledger, mark: LedgerMark | None = None) -> None:
+        self.ledger, self._mark = ledger, mark
         self._queue: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
         self._waiting: list[Work] = []
         self._loop = asyncio.get_running_loop()
@@ -111,6 +112,8 @@ class LedgerWriter:
         try:
             with self.ledger.transaction() as ledger:
                 outcomes = [(future, _result(operation, ledger)) for operation, future in works]
+            if self._mark is not None:
+                self._mark.follow(self.ledger)
         except Exception as error:  # noqa: BLE001 - whatever it is, each task must hear of it, or it waits for ever
             return [(future, error) for _, future in works]
         return outcomes

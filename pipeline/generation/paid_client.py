@@ -174,6 +174,7 @@ class PaidClient:
             "complete": answer.complete,
             "retry_after": answer.retry_after,
         }
+        headers |= {"cut": answer.cut} if answer.cut else {}
         headers |= {} if answer.engine_seconds is None else {"engine_seconds": answer.engine_seconds}
         kept = LedgerAnswer(answer.status, answer.raw, headers, answer.generation_id)
         try:
@@ -213,11 +214,13 @@ class PaidClient:
         if verdict is Verdict.KEPT:
             self._lost_in_a_row = 0
             self._budget.settle(worst, _used(bill, worst))
+            self._require_read(entry, bill)
             settled = replace(entry, state=State.SETTLED, cost_pico=bill.cost_pico)
             return Reply(entry if bill.cost_pico is None else settled, sent=True)
         if verdict is Verdict.DOUBT:
             self._budget.settle(worst, worst)
             lost = await self._lost(entry, why)
+            self._require_read(entry, bill)
             self._count_lost(why)
             return Reply(lost, sent=True, why=why)
         self._budget.settle(worst, Amount())
@@ -225,6 +228,19 @@ class PaidClient:
         if verdict is Verdict.HOPELESS:
             raise StopError(f"{judgement.refuses} {why}. Nothing was billed for it")
         return Reply(freed, sent=True, again=verdict is Verdict.LATER, why=f"status {why}")
+
+    def _require_read(self, entry: LedgerEntry, bill: Bill) -> None:
+        """Stop the run at a cost that cannot be read.
+
+        The answer is on disk, counts at its worst case, and is used by the next run. Raises StopError.
+        """
+        if bill.unread:
+            answer = entry.answer.generation_id if entry.answer else None
+            raise StopError(
+                f"the cost of answer {answer or entry.identity} cannot be read ({bill.unread}). The answer is kept and"
+                " counts at its worst case. Look it up at the provider, run python -m pipeline ledger --reconcile, and"
+                " run the same command again"
+            )
 
     async def _freed_of(self, entry: LedgerEntry, why: str) -> LedgerEntry:
         """Write the entry down as free of charge."""

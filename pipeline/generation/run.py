@@ -27,6 +27,7 @@ from pipeline.generation.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
 from pipeline.generation.ledger import Ledger
+from pipeline.generation.ledger_mark import LedgerMark
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
 from pipeline.generation.outcome import UNUSABLE, Backend, StopError
 from pipeline.generation.paid_client import PaidClient
@@ -171,7 +172,9 @@ async def _open_hosted(start: _Start, root: Path) -> _Opened:
     require_hope(plan, fingerprint, endpoint.supported_parameters)
     manifest, folder = _open_folder(start, settings(plan, start.scope, fingerprint, endpoint.provider_name))
     budget = budget_of(start.permit, plan, ledger, manifest.run, await find_key_limit(client))
-    writer = await start.stack.enter_async_context(LedgerWriter(ledger))
+    mark = LedgerMark(plan.out, manifest.run, ledger)
+    start.stack.callback(mark.close)
+    writer = await start.stack.enter_async_context(LedgerWriter(ledger, mark))
     paid_client = PaidClient(writer, budget, client, resend_unknown=plan.resend_unknown)
     return _Opened(manifest, folder, budget, HostedBackend(plan, endpoint, paid_client, manifest.run), fingerprint)
 

@@ -21,6 +21,7 @@ from pipeline.base.money import pico
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.generation.ledger import Ledger
+from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import BreakerPolicy, RetryPolicy
 from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Sampling
@@ -81,6 +82,27 @@ def test_a_killed_run_pays_nothing_twice_and_loses_no_answer(world: World) -> No
     twice = [count for count in world.asked().values() if count > 1]
     assert len(twice) <= unknown
     assert [] == world.false_rows()
+
+
+@pytest.mark.parametrize("lost", ["ledger.sqlite*", "ledger.sqlite-*"], ids=["all", "log"])
+def test_a_killed_run_whose_ledger_is_lost_asks_nothing(lost: str, world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt), seconds=0.1)
+    with emulating(world, slow) as live:
+        process = live.start()
+        deadline = time.monotonic() + 60
+        while slow.asked < 13 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        gone = [path for path in world.ledger.parent.glob(lost) if path.suffix != ".lock"]
+        for path in gone:
+            path.unlink()
+        asked = slow.asked
+        with pytest.raises(StopError, match="not the ledger that this run wrote") as caught:
+            live.run()
+
+    assert gone
+    assert (2, asked) == (caught.value.code, slow.asked)
 
 
 def test_a_run_killed_over_its_first_manifest_begins_anew(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import socket
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.emulator.errors import ApiError
+from harness.emulator.faults import FAULTS
 from harness.emulator.request import ChatRequest
 from harness.emulator.service import Faults
 from harness.fixtures.runs import (
@@ -196,15 +196,25 @@ def test_a_paid_route_without_a_fingerprint_is_not_paid_for(world: World) -> Non
     require_fingerprint(replace(plan, sampling=Sampling(return_token_ids=True)), None)
 
 
-def test_junk_in_usage_settles_nothing_and_stops_nothing(world: World) -> None:
-    async def junk(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for part in body:
-            yield re.sub(rb'"cost": ?[0-9.e-]+', b'"cost":1e300', part)
+@pytest.mark.parametrize("fault", ["cost-string", "negative-cost"])
+def test_a_cost_that_is_unread_stops_and_is_paid_once(fault: str, world: World) -> None:
+    with emulating(world, pool(world.fmt), FAULTS[fault]) as live:
+        first = live.run(live.plan(concurrency=1))
+        asked = sum(world.asked().values())
+    with emulating(world, pool(world.fmt)) as live:
+        second = live.run(live.plan(concurrency=1))
 
-    with emulating(world, pool(world.fmt), Faults(body=junk)) as live:
+    assert ("stopped", 1, 1) == (first.outcome, asked, first.cost["unsettled_requests"])
+    assert "cannot be read" in (first.message or "")
+    assert ("complete", ROWS, ROWS) == (second.outcome, second.rows["accepted"], sum(world.asked().values()))
+
+
+def test_a_key_of_ones_own_costs_what_upstream_bills(world: World) -> None:
+    with emulating(world, pool(world.fmt), FAULTS["byok"]) as live:
         summary = live.run()
 
-    assert ("complete", ROWS, ROWS) == (summary.outcome, summary.rows["accepted"], summary.cost["unsettled_requests"])
+    assert ("complete", 0) == (summary.outcome, summary.cost["unsettled_requests"])
+    assert 0 < pico(str(summary.cost["usd"]))
 
 
 def test_a_folder_that_another_run_writes_is_refused(world: World) -> None:

@@ -25,6 +25,7 @@ import httpx2
 import openai
 
 from pipeline.base.redaction import Redaction, redact
+from pipeline.generation.engines.bounded import MOST_BYTES, WHOLE_SECONDS, BoundedClient, cut_of
 from pipeline.records import Reason, RefusedError
 
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
@@ -104,6 +105,8 @@ class HttpAnswer:
     rate_limit_reset: str | None = None
     complete: bool = True
     engine_seconds: float | None = None
+    cut: str = ""
+    """Why it is not complete."""
 
 
 def key_from_environment() -> Key:
@@ -161,16 +164,20 @@ class OpenRouter:
         key: Key | None = None,
         *,
         read_seconds: float = READ_SECONDS,
+        whole_seconds: float = WHOLE_SECONDS,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._key = key or Key(EMULATOR_KEY)
         self._redaction = Redaction(key.value if key else None)
-        self._read_seconds = read_seconds
+        self._read_seconds, self._whole_seconds, self._most_bytes = read_seconds, whole_seconds, most_bytes
         self._tls = httpx2.create_ssl_context()
         self._pools = Pools(self._wire)
 
     def _wire(self) -> _Wire:
-        http = httpx2.AsyncClient(
+        http = BoundedClient(
+            most_bytes=self._most_bytes,
+            whole_seconds=self._whole_seconds,
             verify=self._tls,
             timeout=httpx2.Timeout(None, connect=20.0, read=self._read_seconds, write=60.0),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
@@ -215,12 +222,10 @@ class OpenRouter:
                     stream_cls=openai.AsyncStream[object],
                 )
             except openai.APIStatusError as error:  # the SDK has read the body, and the answer is an answer
-                return self._answer(error.response, error.response.content, complete=True)
+                return self._whole(error.response)
             except openai.APIConnectionError as error:
                 raise self._no_answer(error.__cause__ or error) from None
-            except httpx2.TransportError as error:  # cut while the SDK was reading an error's body
-                raise self._no_answer(error) from None
-            return await self._read(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
+            return self._answer(response)  # type: ignore[arg-type]  # cast_to says what it is; stream_cls hides it
 
     async def get(self, path: str, **params: str) -> HttpAnswer:
         """Send one GET below the base URL.
@@ -233,22 +238,19 @@ class OpenRouter:
                 response = await wire.http.get(f"{self.base_url}/{path.lstrip('/')}", params=params, headers=headers)
         except httpx2.TransportError as error:
             raise self._no_answer(error) from None
-        return self._answer(response, response.content, complete=True)
+        return self._whole(response)
 
-    async def _read(self, response: httpx2.Response) -> HttpAnswer:
-        parts: list[bytes] = []
-        complete = False
-        try:
-            async for part in response.aiter_bytes():
-                parts.append(part)  # noqa: PERF401  # what came before a cut is kept, and a comprehension would drop it
-            complete = True
-        except (httpx2.TransportError, httpx2.DecodingError):
-            complete = False  # what came is kept: it is paid
-        finally:
-            await response.aclose()
-        return self._answer(response, b"".join(parts), complete=complete)
+    def _whole(self, response: httpx2.Response) -> HttpAnswer:
+        """Return an error or a page.
 
-    def _answer(self, response: httpx2.Response, raw: bytes, *, complete: bool) -> HttpAnswer:
+        One that was cut says too little to be read. Raises NoAnswerError.
+        """
+        if cut := cut_of(response):
+            raise self._no_answer(httpx2.ReadError(f"status {response.status_code}, then {cut}"))
+        return self._answer(response)
+
+    def _answer(self, response: httpx2.Response) -> HttpAnswer:
+        raw, cut = response.content, cut_of(response)
         headers, of_header, raw = response.headers, self._redaction.of_header, self._redaction.of(raw)
         found = GENERATION_ID.search(raw)
         return HttpAnswer(
@@ -258,7 +260,8 @@ class OpenRouter:
             generation_id=of_header(headers.get("x-generation-id")) or (found.group(1).decode() if found else None),
             retry_after=of_header(headers.get("retry-after")),
             rate_limit_reset=of_header(headers.get("x-ratelimit-reset")),
-            complete=complete,
+            complete=not cut,
+            cut=cut,
         )
 
     def _no_answer(self, cause: BaseException) -> NoAnswerError:

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, Self
 import httpx2
 
 from pipeline.base.redaction import redact
+from pipeline.generation.engines.bounded import BoundedClient, cut_of
 from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError, encode_body
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.records import Ids, Json, Sampling
@@ -135,7 +136,7 @@ class EngineServer:
         )
         timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
         # No proxy of the environment stands between this machine and itself, and no cookie goes from row to row.
-        self._http = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False)
+        self._http = BoundedClient(whole_seconds=READ_SECONDS, limits=limits, timeout=timeout, trust_env=False)
         self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
 
     async def __aenter__(self) -> Self:
@@ -183,6 +184,8 @@ class EngineServer:
             with self._busy.share() as share:
                 url, extensions = f"{self.base_url}{self.dialect.path}", {"trace": traced}
                 response = await self._http.post(url, content=body, headers=_JSON, extensions=extensions)
+            if cut := cut_of(response):
+                raise httpx2.ReadError(cut)
             await self._require_same()
         except (EngineGoneError, httpx2.RequestError) as error:
             self._doubted = True
@@ -233,6 +236,8 @@ class EngineServer:
     async def _page(self, path: str) -> Mapping[str, Any] | None:
         try:
             response = await self._http.get(f"{self.base_url}{path}")
+            if cut := cut_of(response):
+                raise httpx2.ReadError(cut)
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise self._gone(error) from None
         if response.status_code in _SHUT or response.status_code >= _BROKEN:

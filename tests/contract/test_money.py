@@ -1,0 +1,275 @@
+"""What an answer costs is booked in full, and a cost that cannot be read stops the run.
+
+The answers are bytes of a provider; the ledger is a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import shutil
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.generation.billing import Verdict, bill_of, verdict_of
+from pipeline.generation.budget import Amount, Budget
+from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError, OpenRouter
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger_mark import LedgerMark
+from pipeline.generation.ledger_writer import LedgerWriter
+from pipeline.generation.outcome import StopError
+from pipeline.generation.paid_client import PaidClient, Reply
+from pipeline.records import Route
+
+pytestmark = pytest.mark.contract
+
+WORST = Amount(10**11, 10, 1)
+PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
+UNREAD = ["1e9", '"0.01"', "-0.5", "true", "null", "NaN", "Infinity", "1e400", "[]", "{}", "1e99999999999999999999"]
+UNREAD += ["9" * 5000]
+
+
+def body(cost: str, more: str = "") -> bytes:
+    return b'{"id":"gen-1-a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"cost":%s%s}}' % (
+        cost.encode(),
+        more.encode(),
+    )
+
+
+def stream(cost: str, more: str = "") -> bytes:
+    return b'data: {"id":"gen-1-a","choices":[]}\n\ndata: ' + body(cost, more) + b"\n\ndata: [DONE]\n\n"
+
+
+def details(upstream: str) -> str:
+    return ',"cost_details":{"upstream_inference_cost":' + upstream + "}"
+
+
+@pytest.mark.parametrize("form", [body, stream])
+@pytest.mark.parametrize(
+    "cost, more, expected",
+    [
+        ("0", ',"is_byok":true' + details("0.036"), 36 * 10**9),
+        ("0.0018", ',"is_byok":true' + details("0.036"), 378 * 10**8),
+        ("0", details("0.036"), 36 * 10**9),
+        ("0.0018", details("0.036"), 378 * 10**8),
+        ("0.036", details("0.036"), 36 * 10**9),
+        ("0.036", ',"is_byok":false' + details("0.036"), 36 * 10**9),
+        ("0.036", ',"is_byok":false' + details("null"), 36 * 10**9),
+        ("0.036", details("null"), 36 * 10**9),
+    ],
+)
+def test_a_key_of_ones_own_is_booked_with_its_bill(form, cost: str, more: str, expected: int) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    assert expected == bill_of(form(cost, more)).cost_pico
+
+
+@pytest.mark.parametrize("upstream", ["null", '"0.036"', "-1", "true", "1e9"])
+def test_a_bill_of_ones_own_key_that_is_unread_is_a_sign(upstream: str) -> None:
+    bill = bill_of(body("0", ',"is_byok":true' + details(upstream)))
+
+    assert (None, True) == (bill.cost_pico, bool(bill.unread))
+
+
+def test_an_error_with_a_cost_that_is_unread_may_be_billed() -> None:
+    assert verdict_of(LedgerAnswer(429, body('"0.01"'))) is Verdict.DOUBT
+
+
+def test_the_last_cost_named_decides() -> None:
+    assert (36 * 10**9, "") == (bill_of(stream("null") + stream("0.036")).cost_pico, bill_of(stream("0.036")).unread)
+    assert bill_of(stream("0.036") + stream('"0.01"')).cost_pico is None
+
+
+@pytest.mark.parametrize("form", [body, stream])
+@pytest.mark.parametrize("cost", UNREAD)
+def test_a_cost_that_is_unread_stops_and_counts_in_full(form, cost: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    provider, budget = Provider(form(cost)), Budget()
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    try:
+        with pytest.raises(StopError, match=r"the cost of answer .* cannot be read"):
+            ask(ledger, provider, budget)
+        assert WORST.pico == ledger.spent(api="openrouter")
+
+        again = ask(ledger, provider, Budget())  # the same command again uses what was paid
+
+        assert (1, State.ANSWERED, form(cost)) == (provider.asked, again.entry.state, again.entry.answer.raw)  # type: ignore[union-attr]
+    finally:
+        ledger.close()
+
+
+class Provider:
+    """Answers everything with one body, and counts."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw, self.asked = raw, 0
+
+    async def send(self, _: bytes) -> HttpAnswer:
+        self.asked += 1
+        return HttpAnswer(200, self.raw, "application/json", None, None)
+
+
+def ask(ledger: Ledger, provider: Provider, budget: Budget) -> Reply:
+    async def work() -> Reply:
+        writer = LedgerWriter(ledger)
+        try:
+            return await PaidClient(writer, budget, provider).ask(PAID, WORST)
+        finally:
+            await writer.close()
+
+    return asyncio.run(work())
+
+
+def run_once(folder: Path, state: Path, row: str) -> None:
+    """Ask one request in a session that ends without closing cleanly."""
+
+    async def work(ledger: Ledger) -> None:
+        mark = LedgerMark(folder, "run-1", ledger)
+        writer = LedgerWriter(ledger, mark)
+        try:
+            await PaidClient(writer, Budget(), Provider(body("0.01"))).ask(replace(PAID, identity=row), WORST)
+        finally:
+            await writer.close()
+            mark.close()
+
+    ledger = Ledger(state)
+    try:
+        asyncio.run(work(ledger))
+        # What a kill leaves: the files as they lie while the ledger is open.
+        for path in state.parent.glob("ledger.sqlite*"):
+            shutil.copy(path, folder / f"killed-{path.name}")
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize("loss", ["all", "log", "older", "elsewhere"])
+def test_a_ledger_that_lacks_what_a_run_wrote_is_refused(loss: str, tmp_path: Path) -> None:
+    folder, state = tmp_path / "out", tmp_path / "ledger.sqlite"
+    folder.mkdir()
+    run_once(folder, state, "a")
+    older = state.read_bytes()
+    run_once(folder, state, "b")
+    for path in tmp_path.glob("ledger.sqlite*"):
+        path.unlink()
+    if loss == "log":
+        shutil.copy(folder / "killed-ledger.sqlite", state)
+    elif loss == "older":
+        state.write_bytes(older)
+    place = tmp_path / "other.sqlite" if loss == "elsewhere" else state
+
+    with pytest.raises(StopError, match="it is not the ledger that this run wrote"):
+        run_once(folder, place, "c")
+
+
+def test_a_ledger_as_a_kill_leaves_it_goes_on(tmp_path: Path) -> None:
+    folder, state = tmp_path / "out", tmp_path / "ledger.sqlite"
+    folder.mkdir()
+    run_once(folder, state, "a")
+    state.unlink()
+    for name in ("ledger.sqlite", "ledger.sqlite-wal"):
+        shutil.copy(folder / f"killed-{name}", tmp_path / name)
+
+    run_once(folder, state, "b")
+
+    assert (folder / "ledger.mark").read_bytes() == b"00000000000000000004\n"
+
+
+@pytest.mark.parametrize("text", [b"7", b"0000000000000000000x\n", b"-0000000000000000001\n"])
+def test_a_mark_that_is_no_count_is_refused(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ledger.mark").write_bytes(text)
+
+    with pytest.raises(StopError, match="is no count"):
+        run_once(tmp_path, tmp_path / "ledger.sqlite", "a")
+
+
+CHUNK = b'data: {"id":"gen-1-a","choices":[]}\n\n'
+MOST = 1024 * 1024
+JUNK = b"0" * (64 * MOST)
+
+
+@contextlib.contextmanager
+def peer(reply: bytes, *, alive: bytes = b"") -> Iterator[str]:
+    """Answer with `reply`; then send `alive` for as long as the client listens."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(reply)
+                while alive:
+                    connection.sendall(alive)
+                    time.sleep(0.01)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1"
+    finally:
+        listener.close()
+        thread.join(5)
+
+
+def head(status: int, length: int | None, encoding: str = "") -> bytes:
+    lines = [f"HTTP/1.1 {status} X", "content-type: text/event-stream", "connection: close"]
+    lines += [f"content-length: {length}"] if length is not None else []
+    lines += [f"content-encoding: {encoding}"] if encoding else []
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def sent(url: str, *, get: bool = False) -> HttpAnswer:
+    async def work() -> HttpAnswer:
+        async with OpenRouter(url, whole_seconds=0.5, most_bytes=MOST) as client:
+            return await client.get("key") if get else await client.send(b"{}")
+
+    return asyncio.run(work())
+
+
+PACKED = {"gzip": gzip.compress(CHUNK + JUNK), "deflate": zlib.compress(CHUNK + JUNK), "": CHUNK + b"data: " + JUNK}
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_an_answer_that_inflates_is_kept_up_to_its_limit(encoding: str) -> None:
+    raw = PACKED[encoding]
+    with peer(head(200, len(raw), encoding) + raw) as url:
+        answer = sent(url)
+
+    assert (MOST, CHUNK, False) == (len(answer.raw), answer.raw[: len(CHUNK)], answer.complete)
+    assert f"limit of {MOST} bytes" in answer.cut
+
+
+@pytest.mark.parametrize("get", [False, True])
+@pytest.mark.parametrize("encoding", PACKED)
+def test_an_error_or_page_that_inflates_is_no_answer(encoding: str, *, get: bool) -> None:
+    raw = PACKED[encoding]
+    with peer(head(200 if get else 429, len(raw), encoding) + raw) as url, pytest.raises(NoAnswerError) as caught:
+        sent(url, get=get)
+
+    assert caught.value.sent
+    assert f"limit of {MOST} bytes" in str(caught.value)
+
+
+def test_a_page_in_a_broken_encoding_is_no_answer() -> None:
+    with peer(head(200, 5, "gzip") + b"plain") as url, pytest.raises(NoAnswerError, match="DecodingError"):
+        sent(url, get=True)
+
+
+def test_an_answer_of_keep_alives_alone_ends() -> None:
+    with peer(head(200, None) + CHUNK, alive=b": OPENROUTER PROCESSING\n\n") as url:
+        answer = sent(url)
+
+    assert (CHUNK, False) == (answer.raw[: len(CHUNK)], answer.complete)
+    assert answer.cut == "the answer had not ended after 0.5 s"
+
+
+def test_a_head_that_never_ends_is_no_answer() -> None:
+    with peer(b"HTTP/1.1 200 OK\r\n", alive=b"x-a: b\r\n") as url, pytest.raises(NoAnswerError) as caught:
+        sent(url)
+
+    assert caught.value.sent
