@@ -97,6 +97,10 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "accepted", str(rows["accepted"])
     for grade, count in summary.by_evidence.items():
         yield f"  by {grade}", str(count)
+    for grade, count in summary.by_prompt_evidence.items():
+        yield f"  prompts by {grade}", str(count)
+    if summary.cut:
+        yield "  cut", f"{summary.cut}: no end token; training leaves them out without --keep-cut"
     yield "refused", str(rows["refused"])
     for reason, count in summary.by_reason.items():
         yield f"  {reason}", f"{count}: {_why(summary, reason)}"
