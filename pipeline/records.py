@@ -262,7 +262,7 @@ class Span:
 class TokenRow:
     """A proven row: prompt ids as served, ids as emitted.
 
-    `evidence` is of the output ids, `prompt_evidence` of the prompt ids: an engine may return the one without the other.
+    `evidence` is of the output ids, `prompt_evidence` of the prompt ids: the one may be returned without the other.
     """
 
     id: str

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from pipeline.cli.evaluate import layers_named
 from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.cli.states import add_policy, policy_of, sentences_of
 from pipeline.gate.gate import SHUT, GateShutError, require
-from pipeline.records import Evidence, Json
+from pipeline.records import Json
 
 DTYPES = ("bfloat16", "float16", "float32")
 

@@ -24,7 +24,7 @@ from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
 if TYPE_CHECKING:
-    from pipeline.drafter.rows import TrainingRows
+    from pipeline.drafter.rows import RowPolicy, TrainingRows
     from pipeline.drafter.states.extract import ExtractionPlan
     from pipeline.drafter.states.manifest import StateManifest
     from pipeline.drafter.target.files import TargetFacts

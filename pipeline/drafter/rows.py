@@ -2,8 +2,8 @@
 
 Guarantees: ids are prompt ids and output ids, concatenated and unchanged. The mask is True on the output ids alone:
 the end token is in; a prefilled `<think>` belongs to the prompt and is out. A row that the policy leaves out is counted
-by its reason and never cut to fit. Answers that stop without their end token, or end in a loop, are left out unless they
-are asked for. The ids of all rows are held in memory, four bytes a token.
+by its reason and never cut to fit. Answers that stop without their end token, or end in a loop, are left out unless
+they are asked for. The ids of all rows are held in memory, four bytes a token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeftOut(StrEnum):
 
 REMEDIES = {
     LeftOut.WEAK_EVIDENCE: "--min-evidence counted takes the weakest grade too, at its stated risk",
-    LeftOut.WEAK_PROMPT_EVIDENCE: "--min-prompt-evidence counted takes prompts that were only counted, at the stated risk",
+    LeftOut.WEAK_PROMPT_EVIDENCE: "--min-prompt-evidence counted takes prompts known by their count alone, at a risk",
     LeftOut.LOOPING: "--keep-looping takes them",
     LeftOut.CUT: "--keep-cut takes them",
 }

@@ -40,8 +40,9 @@ BYTES_A_SHARD = 128 * 1024 * 1024
 class MergePolicy:
     """Which rows are kept.
 
-    Those of this evidence or stronger (of output and prompt the weaker, unless prompts have a limit of their own), at most `caps[dataset]` of a dataset, and each prompt once if `dedup`. A cap of
-    `B8` holds for its variants (`B8-nebius`) together.
+    Those of this evidence or stronger, at most `caps[dataset]` of a dataset, and each prompt once if `dedup`. A row is
+    worth the weaker evidence of output and prompt; with `min_prompt_evidence` each has its own limit. A cap of `B8`
+    holds for its variants (`B8-nebius`) together. Cut rows are kept and counted: training leaves them out.
     """
 
     min_evidence: Evidence = Evidence.COUNTED
@@ -232,7 +233,7 @@ class MergeFilter:
         for each in (grade, prompt_grade):
             if each not in STRENGTH:
                 raise MergeError(f"row {row_id} has the evidence {each!r}; there are {', '.join(Evidence)}")
-        if (weak := weak_evidence(grade, prompt_grade, self._policy.min_evidence, self._policy.min_prompt_evidence)):
+        if weak := weak_evidence(grade, prompt_grade, self._policy.min_evidence, self._policy.min_prompt_evidence):
             return weak
         if cap is not None and self._taken[cap] >= self._policy.caps[cap]:
             return "over_cap"

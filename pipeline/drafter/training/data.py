@@ -1,7 +1,7 @@
 """Training data: proven rows, or a store of states.
 
-With rows, the target computes states as training goes. Guarantees: the policy (evidence, end, length) applies to rows and
-stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
+With rows, the target computes states as training goes. Guarantees: the policy (evidence, end, length) applies to rows
+and stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
 is read. Either way the gate's job names the rows' format and vocabulary.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pipeline.drafter.row_folders import RowsError, job_of
-from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
+from pipeline.drafter.rows import PROMPT_RISK, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.manifest import DTYPES, computed_with
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.files import (
@@ -197,6 +197,9 @@ def _read_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[in
     grades = {grade for row in map(store.placed.__getitem__, kept) for grade in (row.evidence, row.prompt_evidence)}
     if (risk := rows.get("counted_risk")) and str(Evidence.COUNTED) in grades:
         notes.append(f"risk: {risk}")
+    prompts = sum(store.placed[index].prompt_evidence == Evidence.COUNTED for index in kept)
+    if prompts and "prompt_evidence" not in rows:
+        notes.append(f"risk: {PROMPT_RISK.format(prompts)}")
     return TrainingData(
         facts,
         store.layers,

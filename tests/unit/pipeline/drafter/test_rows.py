@@ -19,7 +19,7 @@ THINK, THINK_CLOSE, END = 30, 31, 32
 def test_ids_are_prompt_and_output_and_the_mask_is_the_output(tmp_path: Path) -> None:
     """The prefilled `<think>` stands in the prompt and is out; the end token was emitted and is in."""
     spans = (Span(SpanKind.REASONING, 0, 2), Span(SpanKind.THINK_CLOSE, 2, 3), Span(SpanKind.END, 3, 4))
-    thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS)
+    thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS, prompt_evidence=DELTAS)
 
     found = read_rows([run_folder(tmp_path / "run", [thought])])[0]
 
@@ -31,9 +31,11 @@ def test_ids_are_prompt_and_output_and_the_mask_is_the_output(tmp_path: Path) ->
 
 def test_a_think_token_that_the_model_emitted_is_in(tmp_path: Path) -> None:
     spans = (Span(SpanKind.THINK_OPEN, 0, 1), Span(SpanKind.REASONING, 1, 2))
-    cut = TokenRow("a", (1, 2), (THINK, 7), spans, DELTAS)
+    cut = TokenRow("a", (1, 2), (THINK, 7), spans, DELTAS, prompt_evidence=DELTAS)
 
-    assert [False, False, True, True] == read_rows([run_folder(tmp_path / "run", [cut])])[0].mask.tolist()
+    assert [False, False, True, True] == read_rows([run_folder(tmp_path / "run", [cut])], RowPolicy(keep_cut=True))[
+        0
+    ].mask.tolist()
 
 
 def test_rows_of_several_shards_and_folders_come_in_order(tmp_path: Path) -> None:
@@ -79,7 +81,7 @@ def test_counted_rows_are_taken_by_choice_and_their_risk_is_said(tmp_path: Path)
 def test_a_risk_that_nobody_measured_is_said_to_be_unknown(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", ALL, counted={"rows": 1, "same_count_mismatch": None})
 
-    assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
+    assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).count("Measured on their routes: 1 not measured. ")
 
 
 def test_rows_that_are_too_long_are_counted_and_never_cut(tmp_path: Path) -> None:

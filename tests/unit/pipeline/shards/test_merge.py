@@ -32,7 +32,8 @@ def run(
     shards = ShardFolder(folder, route=route, metadata=metadata, rows_a_shard=3)
     for row_id, dataset, evidence in rows:
         spans = (Span(SpanKind.CONTENT, 0, 1), Span(SpanKind.END, 1, 2))
-        shards.accept(TokenRow(row_id, tuple(row_id.partition("#")[0].encode()), (7, 9), spans, evidence), dataset)
+        prompt = tuple(row_id.partition("#")[0].encode())
+        shards.accept(TokenRow(row_id, prompt, (7, 9), spans, evidence, prompt_evidence=evidence), dataset)
     shards.refuse(Quarantined("no", Refusal(Reason.COUNT_MISMATCH, "9 and 8", field="usage"), dataset=rows[0][1]))
     shards.flush()
     told: dict[str, Json] = {"route": route, "model": "m/k", "format": name, "tokenizer_sha256": tokenizer, **settings}
