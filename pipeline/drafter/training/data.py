@@ -1,8 +1,8 @@
 """Training data: proven rows, or a store of states.
 
 With rows, the target computes states as training goes. Guarantees: the policy (evidence, end, length) applies to rows
-and stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
-is read. Either way the gate's job names the rows' format and vocabulary.
+and stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as
+it is read. Either way the gate's job names the rows' format and vocabulary.
 """
 
 from __future__ import annotations

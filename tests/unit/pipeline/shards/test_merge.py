@@ -89,12 +89,19 @@ def test_the_manifest_has_a_table_by_dataset_and_route(runs: list[Path], tmp_pat
     assert [
         common
         | {"dataset": "B1", "route": "local", "rows_in": 3, "rows": 3, "prompt_tokens": 3, "output_tokens": 6}
-        | {"evidence": {"engine_ids": 3}, "refused": {"count_mismatch": 1}, "usd": None},
+        | {
+            "evidence": {"engine_ids": 3},
+            "prompt_evidence": {"engine_ids": 3},
+            "cut": 0,
+            "refused": {"count_mismatch": 1},
+            "usd": None,
+        },
         common
         | {"dataset": "B2", "route": "local", "rows_in": 1, "rows": 1, "prompt_tokens": 1, "output_tokens": 2}
-        | {"evidence": {"engine_ids": 1}, "refused": {}, "usd": None},
+        | {"evidence": {"engine_ids": 1}, "prompt_evidence": {"engine_ids": 1}, "cut": 0, "refused": {}, "usd": None},
         common
         | {"dataset": "B4", "route": "emulator/chutes", "rows_in": 3, "rows": 3, "prompt_tokens": 3, "output_tokens": 6}
+        | {"prompt_evidence": {"counted": 1, "logprobs": 1, "stream_deltas": 1}, "cut": 0}
         | {"evidence": {"counted": 1, "logprobs": 1, "stream_deltas": 1}, "refused": {"count_mismatch": 1}}
         | {"usd": "0.25"},
     ] == document["table"]
