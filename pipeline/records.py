@@ -32,7 +32,7 @@ STRENGTH: Mapping[str, int] = {str(grade): len(Evidence) - rank for rank, grade 
 
 
 def weak_evidence(output: str, prompt: str, least: Evidence, least_prompt: Evidence | None) -> str:
-    """Return which evidence of a row is too weak, else "".
+    """Return which evidence is too weak, else "".
 
     A row is worth the weaker of its two grades, unless prompts have a limit of their own.
     """

@@ -1,4 +1,4 @@
-"""Ids that end in a loop: one stretch, again and again.
+"""Ids that end in a loop of one stretch.
 
 Found is an exact repetition at the end of an output or of one of its parts, at any offset into the stretch. Not found
 are loops that change as they go ("1. the 2. the"), loops that the text left again in the middle of a part, and
@@ -16,7 +16,7 @@ TIMES = 5
 
 
 def loop_period(ids: Sequence[int]) -> int | None:
-    """Return the period of the loop at the end; None without one.
+    """Return the period of the final loop, or None.
 
     A loop is said five times or more and covers 256 tokens or more.
 
@@ -34,7 +34,7 @@ def loop_period(ids: Sequence[int]) -> int | None:
 
 
 def is_looping(ids: Sequence[int], parts: Iterable[tuple[int, int]], *, ended: bool) -> bool:
-    """Whether an output, or one of its parts, ends in a loop.
+    """Whether an output or a part ends in a loop.
 
     The parts are ranges of `ids`; where the output `ended`, its last id is the end token and not looked at.
     """

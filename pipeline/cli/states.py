@@ -155,7 +155,7 @@ def sentences_of(rows: TrainingRows) -> Iterator[str]:
 
 
 def left_out_sentence(reason: str, number: int) -> str:
-    """Say how many rows were left out, and what takes them."""
+    """Say how many were left out, and what takes them."""
     from pipeline.drafter.rows import REMEDIES, LeftOut
 
     flag = REMEDIES.get(LeftOut(reason))

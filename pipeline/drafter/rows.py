@@ -54,7 +54,7 @@ REMEDIES = {
 
 
 class JudgedRow(Protocol):
-    """What a policy looks at in a row or a stored state."""
+    """What a policy looks at in a row."""
 
     @property
     def evidence(self) -> str: ...

@@ -1,3 +1,5 @@
+"""Loops at the end of ids, and what is none."""
+
 from __future__ import annotations
 
 import random
