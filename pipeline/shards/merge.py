@@ -163,6 +163,8 @@ def merge(inputs: Sequence[Input], policy: MergePolicy, out: Path, rows_a_shard:
             raise MergeError(f"{named} rows became {kept} kept and {aside} set aside: please report it")
         if not kept:
             what = f"the policy keeps none of {rows_in} rows, so nothing was written"
+            if merged.set_aside("weak_prompt_evidence"):
+                what += ". --min-prompt-evidence counted keeps prompts that are known by their count alone"
             raise MergeError(f"{what}. Ask for less, or merge more")
         document = json.dumps(document_of(merged, folder), indent=2) + "\n"
 

@@ -331,6 +331,44 @@ def test_a_folder_with_something_in_it_is_not_written_to(runs: list[Path], tmp_p
         merged(runs)
 
 
+# Two facts of a row
+
+
+def as_old(folder: Path) -> None:
+    """Make the shards what they were before prompts had evidence."""
+    document = json.loads((folder / "manifest.json").read_bytes())
+    for shard in document["shards"]:
+        path = folder / shard["file"]
+        pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
+        del shard["prompt_evidence"], shard["cut"]
+        shard["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(document))
+
+
+def test_old_and_new_shards_make_one_set(runs: list[Path], tmp_path: Path) -> None:
+    for folder in runs:
+        as_old(folder)
+    new = run(tmp_path / "new", [("x", "B4", DELTAS)])
+
+    found = merged([*runs, new])
+
+    assert [("engine_ids", 3), ("engine_ids", 1), ("counted", 3), ("stream_deltas", 1)] == [
+        each for cell in found.cells.values() for each in cell.prompt_evidence.items()
+    ]
+
+
+def test_prompts_that_were_only_counted_weaken_a_row_unless_asked_for(runs: list[Path], tmp_path: Path) -> None:
+    as_old(runs[1])
+
+    merged(runs, MergePolicy(DELTAS))
+
+    assert [("f", "weak_prompt_evidence"), ("g", "weak_prompt_evidence")] == aside(tmp_path / "set")[1:]
+    merge(read_inputs(runs), MergePolicy(DELTAS, min_prompt_evidence=COUNTED), tmp_path / "more")
+    assert [*"abcdfg"] == ids(tmp_path / "more")
+    with pytest.raises(MergeError, match="--min-prompt-evidence counted keeps"):
+        merge(read_inputs(runs[1:]), MergePolicy(DELTAS), tmp_path / "none")
+
+
 # The verb
 
 
