@@ -357,7 +357,7 @@ def test_old_and_new_shards_make_one_set(runs: list[Path], tmp_path: Path) -> No
     assert {"engine_ids": 4, "counted": 3, "stream_deltas": 1} == total
 
 
-def test_prompts_that_were_only_counted_weaken_a_row_unless_asked_for(runs: list[Path], tmp_path: Path) -> None:
+def test_counted_prompts_weaken_a_row_unless_asked_for(runs: list[Path], tmp_path: Path) -> None:
     as_old(runs[1])
 
     merged(runs, MergePolicy(DELTAS))
