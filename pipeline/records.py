@@ -31,6 +31,16 @@ STRENGTH: Mapping[str, int] = {str(grade): len(Evidence) - rank for rank, grade 
 """The strength of each grade by its name; more is stronger."""
 
 
+def weak_evidence(output: str, prompt: str, least: Evidence, least_prompt: Evidence | None) -> str:
+    """Return which evidence is too weak, else "".
+
+    A row is worth the weaker of its two grades, unless prompts have a limit of their own.
+    """
+    if STRENGTH[output] < STRENGTH[str(least)]:
+        return "weak_evidence"
+    return "weak_prompt_evidence" if STRENGTH[prompt] < STRENGTH[str(least_prompt or least)] else ""
+
+
 class Reason(StrEnum):
     """Why a row is refused; `MEANINGS` explains each."""
 
@@ -69,6 +79,7 @@ class Reason(StrEnum):
     IDS_CONTRADICT = "ids_contradict"
     LOGPROBS_HOLE = "logprobs_hole"
     LOGPROBS_CONTRADICT = "logprobs_contradict"
+    LOOPING = "looping"
 
 
 MEANINGS: Mapping[Reason, str] = {
@@ -107,6 +118,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.IDS_CONTRADICT: "the returned ids do not say what the returned text says",
     Reason.LOGPROBS_HOLE: "an entry of logprobs has no bytes, or bytes that are no single token",
     Reason.LOGPROBS_CONTRADICT: "the tokens in logprobs do not say what the returned text says",
+    Reason.LOOPING: "the answer was cut in a loop: one stretch of tokens again and again, up to the limit",
 }
 
 
@@ -248,7 +260,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A proven row: prompt ids as served, ids as emitted."""
+    """A proven row: prompt ids as served, ids as emitted.
+
+    `evidence` is of the output ids, `prompt_evidence` of the prompt ids: the one may be returned without the other.
+    """
 
     id: str
     prompt_ids: Ids
@@ -256,6 +271,12 @@ class TokenRow:
     spans: tuple[Span, ...]
     evidence: Evidence
     detail: str = ""
+    prompt_evidence: Evidence = Evidence.COUNTED
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the output stops without its end token."""
+        return all(span.kind is not SpanKind.END for span in self.spans)
 
 
 class ToolMode(StrEnum):

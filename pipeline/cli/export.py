@@ -16,8 +16,9 @@ from pathlib import Path
 
 from pipeline.cli.evaluate import layers_named
 from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.cli.states import add_policy, policy_of, sentences_of
 from pipeline.gate.gate import SHUT, GateShutError, require
-from pipeline.records import Evidence, Json
+from pipeline.records import Json
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -134,22 +135,17 @@ def add_rows(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add = parser.add_argument
     add("out", type=Path, metavar="OUT", help="a new folder")
     add("rows", type=Path, nargs="+", metavar="ROWS_FOLDER", help="folders that `generate` or `merge` wrote")
-    evidence = "the weakest evidence that is taken (default: stream_deltas); the risk of `counted` is printed"
-    add("--min-evidence", type=Evidence, choices=list(Evidence), default=Evidence.STREAM_DELTAS, help=evidence)
-    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
+    add_policy(parser)
     add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
     parser.set_defaults(run=run_rows)
 
 
 def run_rows(args: argparse.Namespace) -> int:
-    from pipeline.cli.states import sentences_of
     from pipeline.drafter.export.training_inputs import write_inputs
     from pipeline.drafter.row_folders import job_of
-    from pipeline.drafter.rows import RowPolicy, read_rows
+    from pipeline.drafter.rows import read_rows
 
-    rows = read_rows(
-        args.rows, RowPolicy(args.min_evidence, args.longest), accept_changed_tree=args.accept_changed_tree
-    )
+    rows = read_rows(args.rows, policy_of(args, args.longest), accept_changed_tree=args.accept_changed_tree)
     say(*sentences_of(rows))
     try:
         permit = require(job_of(rows.folders))

@@ -37,8 +37,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Evidence,
         choices=list(Evidence),
         default=Evidence.COUNTED,
-        help="the weakest evidence that is kept (default: counted)",
+        help="the weakest evidence that is kept, of output and prompt the weaker (default: counted)",
     )
+    prompts = "the weakest evidence of a prompt (default: as --min-evidence)"
+    add("--min-prompt-evidence", type=Evidence, choices=list(Evidence), help=prompts)
     add("--cap", type=cap, action="append", default=[], metavar="DATASET=N", help="at most N rows of a dataset")
     add("--dedup", action="store_true", help="of rows with the same prompt ids, keep the first")
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
@@ -50,7 +52,8 @@ def run_merge(args: argparse.Namespace) -> int:
     from pipeline.shards.merge import MergePolicy, merge, table_of
     from pipeline.shards.merge_inputs import read_inputs
 
-    merged = merge(read_inputs(args.runs), MergePolicy(args.min_evidence, dict(args.cap), args.dedup), args.out)
+    policy = MergePolicy(args.min_evidence, dict(args.cap), args.dedup, args.min_prompt_evidence)
+    merged = merge(read_inputs(args.runs), policy, args.out)
     if args.json:
         counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
         sys.stdout.write(json.dumps({"out": str(args.out), **counts, "table": [*table_of(merged)]}) + "\n")
@@ -65,10 +68,16 @@ def _table(merged: Merged, out: Path) -> Iterator[str]:
         usd = merged.usd(dataset, route)
         numbers = f"{cell.rows:>8,} {cell.prompt_tokens:>11,} {cell.output_tokens:>11,} {usd or 'not split':>12}"
         yield f"{dataset or '-':<14} {route:<24} {numbers}  {_listed(cell.evidence)}"
+        if cell.rows:
+            yield f"{'':<39} {'prompts':>8}: {_listed(cell.prompt_evidence)}"
+        if cell.cut:
+            yield f"{'':<39} {cell.cut:>8,} cut, which training leaves out without --keep-cut"
         if cell.set_aside:
             yield f"{'':<39} {cell.set_aside.total():>8,} set aside: {_listed(cell.set_aside)}"
         if cell.refused:
             yield f"{'':<39} {cell.refused.total():>8,} refused before: {_listed(cell.refused)}"
+    if merged.policy.min_prompt_evidence is None and merged.set_aside("weak_prompt_evidence"):
+        yield "note: weak_prompt_evidence are prompts that were only counted: --min-prompt-evidence counted keeps them"
     rows_in, kept, aside = (merged.total(name) for name in ("rows_in", "rows", "set_aside"))
     written = f"{kept:,} in {len(merged.shards)} shards in {out}"
     yield f"{rows_in:,} rows in: {written}, {aside:,} set aside in set_aside.jsonl"

@@ -207,6 +207,7 @@ def _accepted(row: TokenRow) -> dict[str, object]:
         "id": row.id,
         "status": "accepted",
         "evidence": row.evidence,
+        "prompt_evidence": row.prompt_evidence,
         "prompt_ids": row.prompt_ids,
         "output_ids": row.output_ids,
         "spans": [{"kind": span.kind, "start": span.start, "stop": span.stop} for span in row.spans],

@@ -95,8 +95,7 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "rows in the file", str(rows["in_file"])
     yield "asked now", f"{rows['asked']} (and {rows['from_ledger']} from the ledger, {rows['done_before']} done before)"
     yield "accepted", str(rows["accepted"])
-    for grade, count in summary.by_evidence.items():
-        yield f"  by {grade}", str(count)
+    yield from _accepted(summary)
     yield "refused", str(rows["refused"])
     for reason, count in summary.by_reason.items():
         yield f"  {reason}", f"{count}: {_why(summary, reason)}"
@@ -115,6 +114,15 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.tree_changed:
         yield "tree", f"changed while the run was on: {', '.join(summary.tree_changed)}"
     yield "shards", f"{len(summary.shards)} in {summary.folder}"
+
+
+def _accepted(summary: Summary) -> Iterator[tuple[str, str]]:
+    for grade, count in summary.by_evidence.items():
+        yield f"  by {grade}", str(count)
+    for grade, count in summary.by_prompt_evidence.items():
+        yield f"  prompts by {grade}", str(count)
+    if summary.cut:
+        yield "  cut", f"{summary.cut}: no end token; training leaves them out without --keep-cut"
 
 
 def _why(summary: Summary, reason: str) -> str:

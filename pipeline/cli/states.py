@@ -24,7 +24,7 @@ from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
 if TYPE_CHECKING:
-    from pipeline.drafter.rows import TrainingRows
+    from pipeline.drafter.rows import RowPolicy, TrainingRows
     from pipeline.drafter.states.extract import ExtractionPlan
     from pipeline.drafter.states.manifest import StateManifest
     from pipeline.drafter.target.files import TargetFacts
@@ -69,14 +69,7 @@ def add_rows(
     add = parser.add_argument
     add("rows", type=Path, nargs="+", metavar=name, help=what)
     add("--target", type=Path, required=True, metavar="DIR", help="the target's model directory, local files alone")
-    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
-    add(
-        "--min-evidence",
-        type=Evidence,
-        choices=list(Evidence),
-        default=Evidence.STREAM_DELTAS,
-        help="the weakest evidence that is taken (default: stream_deltas); the risk of `counted` is printed",
-    )
+    add_policy(parser)
     add(
         "--layers",
         type=layers,
@@ -84,6 +77,25 @@ def add_rows(
         help="0-based layers whose outputs are read (default: EAGLE's)",
     )
     add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add which rows of the folders are taken."""
+    add = parser.add_argument
+    add("--longest", type=positive, metavar="N", help="leave out (and count) rows of more tokens, prompt and output")
+    evidence = "the weakest evidence that is taken (default: stream_deltas); the risk of `counted` is printed"
+    add("--min-evidence", type=Evidence, choices=list(Evidence), default=Evidence.STREAM_DELTAS, help=evidence)
+    prompts = "the weakest evidence of a prompt (default: as --min-evidence); prompts of hosted routes are `counted`"
+    add("--min-prompt-evidence", type=Evidence, choices=list(Evidence), help=prompts)
+    add("--keep-cut", action="store_true", help="take answers that stop without their end token, as at a limit")
+    add("--keep-looping", action="store_true", help="take answers that end in a loop, which a drafter learns easily")
+
+
+def policy_of(args: argparse.Namespace, longest: int | None) -> RowPolicy:
+    """Return the policy that the flags name."""
+    from pipeline.drafter.rows import RowPolicy
+
+    return RowPolicy(args.min_evidence, longest, args.min_prompt_evidence, args.keep_cut, args.keep_looping)
 
 
 def layers(text: str) -> tuple[int, ...]:
@@ -97,10 +109,9 @@ def layers(text: str) -> tuple[int, ...]:
 def run_states(args: argparse.Namespace) -> int:
     """Read, ask the gate, compute; return the exit status."""
     from pipeline.drafter.row_folders import job_of
-    from pipeline.drafter.rows import RowPolicy, read_rows
+    from pipeline.drafter.rows import read_rows
 
-    policy = RowPolicy(args.min_evidence, args.longest)
-    rows = read_rows(args.rows, policy, accept_changed_tree=args.accept_changed_tree)
+    rows = read_rows(args.rows, policy_of(args, args.longest), accept_changed_tree=args.accept_changed_tree)
     say(*sentences_of(rows))
     permit: Permit | None = None
     if not args.dry_run:
@@ -138,9 +149,17 @@ def sentences_of(rows: TrainingRows) -> Iterator[str]:
     """Yield sentences on the rows read, any risk among them."""
     yield f"{len(rows):,} rows of {rows.tokens:,} tokens, {rows.emitted:,} of them emitted"
     for reason, number in sorted(rows.left_out.items()):
-        yield f"{number:,} rows left out: {reason}"
+        yield left_out_sentence(reason, number)
     if (risk := rows.risk()) is not None:
         yield f"risk: {risk}"
+
+
+def left_out_sentence(reason: str, number: int) -> str:
+    """Say how many were left out, and what takes them."""
+    from pipeline.drafter.rows import REMEDIES, LeftOut
+
+    flag = REMEDIES.get(LeftOut(reason))
+    return f"{number:,} rows left out: {reason}" + (f" ({flag})" if flag else "")
 
 
 def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | None) -> ExtractionPlan:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeline.cli.options import ArgumentsError, positive, say
-from pipeline.cli.states import add_rows
+from pipeline.cli.states import add_rows, policy_of
 from pipeline.drafter.training.metrics import TRACKERS
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Json
@@ -147,7 +147,6 @@ def run_train(args: argparse.Namespace) -> int:
 def _run_train(args: argparse.Namespace) -> int:
     import torch
 
-    from pipeline.drafter.rows import RowPolicy
     from pipeline.drafter.target.hidden_states import device_named
     from pipeline.drafter.training.data import read_training_data
     from pipeline.drafter.training.distributed import joined
@@ -157,7 +156,7 @@ def _run_train(args: argparse.Namespace) -> int:
     device = device_named(args.device)
     recipe = _recipe(args, device)
     longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
-    policy = RowPolicy(args.min_evidence, longest)
+    policy = policy_of(args, longest)
     data = read_training_data(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
     _say(*data.notes)
     try:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pipeline.gate.gate import Job, Kind
 from pipeline.records import Evidence, Json
 from pipeline.shards.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
-from pipeline.shards.shards import SCHEMA
+from pipeline.shards.shards import OLD_SCHEMA, SCHEMA, with_prompt_evidence
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -216,7 +216,7 @@ def _read_shard(folder: RowFolder, path: Path, shard: Mapping[str, Any]) -> pa.T
         table = pq.read_table(pa.BufferReader(data), partitioning=None)
     except pa.ArrowException as error:
         raise RowsError(f"{path} is no shard of this program ({error}). Leave {folder.path} out") from error
-    if not table.schema.remove_metadata().equals(SCHEMA):
+    if table.schema.remove_metadata() not in (SCHEMA, OLD_SCHEMA):
         raise RowsError(f"{path} has other columns than a shard of this program. Leave {folder.path} out")
     if table.num_rows != shard["rows"]:
         raise RowsError(f"{path} holds {table.num_rows} rows and its manifest says {shard['rows']}")
@@ -225,9 +225,10 @@ def _read_shard(folder: RowFolder, path: Path, shard: Mapping[str, Any]) -> pa.T
     for key, value in wanted.items():
         if found.get(key.encode()) != str(value).encode():
             raise RowsError(f"{path} is of another {key} than its manifest says ({value}). Leave {folder.path} out")
-    grades = set(table.column("evidence").to_pylist())
+    table = with_prompt_evidence(table)
+    grades = {grade for name in ("evidence", "prompt_evidence") for grade in table.column(name).to_pylist()}
     if unknown := sorted(grades - set(Evidence)):
         raise RowsError(f"{path} has rows of the evidence {unknown[0]!r}; there are {', '.join(Evidence)}")
-    if not folder.format and (weak := sorted(grades - {Evidence.ENGINE_IDS})):
+    if not folder.format and (weak := sorted({*table.column("evidence").to_pylist()} - {Evidence.ENGINE_IDS})):
         raise RowsError(f"{path} has rows of the grade {weak[0]} and no format: only ids that an engine gave need none")
     return table

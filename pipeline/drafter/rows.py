@@ -2,7 +2,8 @@
 
 Guarantees: ids are prompt ids and output ids, concatenated and unchanged. The mask is True on the output ids alone:
 the end token is in; a prefilled `<think>` belongs to the prompt and is out. A row that the policy leaves out is counted
-by its reason and never cut to fit. The ids of all rows are held in memory, four bytes a token.
+by its reason and never cut to fit. Answers that stop without their end token, or end in a loop, are left out unless
+they are asked for. The ids of all rows are held in memory, four bytes a token.
 """
 
 from __future__ import annotations
@@ -14,50 +15,99 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import overload
+from typing import Protocol, overload
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from pipeline.base.loops import is_looping
 from pipeline.drafter.row_folders import RowFolder, RowsError, counted_risk, read_folders
-from pipeline.records import STRENGTH, Evidence, Json
+from pipeline.records import Evidence, Json, weak_evidence
+from pipeline.shards.shards import cut_rows
+
+PROMPT_RISK = (
+    "{:,} rows have a prompt that was only counted: another prompt of as many tokens may have been served, and the "
+    "drafter would learn the answer to it. How often that is was not measured"
+)
 
 
 class LeftOut(StrEnum):
     """Why a row is not trained on."""
 
     WEAK_EVIDENCE = "weak_evidence"
+    WEAK_PROMPT_EVIDENCE = "weak_prompt_evidence"
     TOO_LONG = "too_long"
     NOTHING_EMITTED = "nothing_emitted"
+    LOOPING = "looping"
+    CUT = "cut"
     REPEATED_ID = "repeated_id"
+
+
+REMEDIES = {
+    LeftOut.WEAK_EVIDENCE: "--min-evidence counted takes the weakest grade too, at its stated risk",
+    LeftOut.WEAK_PROMPT_EVIDENCE: "--min-prompt-evidence counted takes prompts known by their count alone, at a risk",
+    LeftOut.LOOPING: "--keep-looping takes them",
+    LeftOut.CUT: "--keep-cut takes them",
+}
+"""The flag that takes the rows left out for a reason."""
+
+
+class JudgedRow(Protocol):
+    """What a policy looks at in a row."""
+
+    @property
+    def evidence(self) -> str: ...
+    @property
+    def prompt_evidence(self) -> str: ...
+    @property
+    def is_cut(self) -> bool: ...
+    @property
+    def is_looping(self) -> bool: ...
+    @property
+    def emitted(self) -> int: ...
+    @property
+    def length(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RowPolicy:
-    """Which rows to train on, by evidence and length."""
+    """Which rows to train on: by evidence, end and length.
+
+    A row is worth the weaker evidence of its output and its prompt; with `min_prompt_evidence` each has its own limit.
+    """
 
     min_evidence: Evidence = Evidence.STREAM_DELTAS
     longest: int | None = None
+    min_prompt_evidence: Evidence | None = None
+    keep_cut: bool = False
+    keep_looping: bool = False
 
     def document(self) -> dict[str, Json]:
-        return {"min_evidence": str(self.min_evidence), "longest": self.longest}
+        """Return the policy as JSON."""
+        prompts = None if self.min_prompt_evidence is None else str(self.min_prompt_evidence)
+        document: dict[str, Json] = {"min_evidence": str(self.min_evidence), "min_prompt_evidence": prompts}
+        return document | {"longest": self.longest, "keep_cut": self.keep_cut, "keep_looping": self.keep_looping}
 
-    def refuses(self, entry: StoredRow) -> LeftOut | None:
+    def refuses(self, row: JudgedRow) -> LeftOut | None:
         """Return why the row is left out; None if taken."""
-        if STRENGTH[entry.evidence] < STRENGTH[str(self.min_evidence)]:
-            return LeftOut.WEAK_EVIDENCE
-        if not entry.emitted:
+        if weak := weak_evidence(row.evidence, row.prompt_evidence, self.min_evidence, self.min_prompt_evidence):
+            return LeftOut(weak)
+        if not row.emitted:
             return LeftOut.NOTHING_EMITTED
-        if self.longest is not None and len(entry.ids) > self.longest:
+        if row.is_looping and not self.keep_looping:
+            return LeftOut.LOOPING
+        if row.is_cut and not self.keep_cut:
+            return LeftOut.CUT
+        if self.longest is not None and row.length > self.longest:
             return LeftOut.TOO_LONG
         return None
 
     def remedy(self, left_out: Mapping[str, int]) -> str:
         """Say what would take most of the left-out rows."""
         most = max(left_out, key=lambda reason: left_out[reason], default="")
-        if most == LeftOut.WEAK_EVIDENCE:
-            return "--min-evidence counted takes the weakest grade too, at its stated risk"
+        if (flag := REMEDIES.get(LeftOut(most)) if most in set(LeftOut) else None) is not None:
+            return flag
         if most == LeftOut.TOO_LONG:
             # In training, rows must also fit into a batch, so either flag may be the limit.
             return f"Raise what leaves them out above {self.longest}: --longest, or in training --tokens-a-batch"
@@ -94,6 +144,13 @@ class StoredRow:
     prompt: int
     evidence: str
     dataset: str
+    prompt_evidence: str = str(Evidence.COUNTED)
+    is_cut: bool = False
+    is_looping: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.ids)
 
     @property
     def emitted(self) -> int:
@@ -147,6 +204,10 @@ class TrainingRows(Sequence[TrainingRow]):
         return Counter(entry.evidence for entry in self.entries)
 
     @property
+    def prompt_evidence(self) -> Counter[str]:
+        return Counter(entry.prompt_evidence for entry in self.entries)
+
+    @property
     def sha256(self) -> str:
         """Digest of each row's id, ids and prompt length.
 
@@ -165,7 +226,9 @@ class TrainingRows(Sequence[TrainingRow]):
     def risk(self) -> str | None:
         """Describe the risk of `counted` rows; None without any."""
         counted = self.evidence[str(Evidence.COUNTED)]
-        return counted_risk(self.folders, counted) if counted else None
+        prompts = self.prompt_evidence[str(Evidence.COUNTED)]
+        told = [counted_risk(self.folders, counted)] if counted else []
+        return ". ".join(told + [PROMPT_RISK.format(prompts)] * (prompts > 0)) or None
 
     def document(self) -> dict[str, Json]:
         """Return what a derived manifest records of these rows."""
@@ -176,6 +239,9 @@ class TrainingRows(Sequence[TrainingRow]):
             "emitted": self.emitted,
             "sha256": self.sha256,
             "evidence": dict(sorted(self.evidence.items())),
+            "prompt_evidence": dict(sorted(self.prompt_evidence.items())),
+            "cut": sum(entry.is_cut for entry in self.entries),
+            "looping": sum(entry.is_looping for entry in self.entries),
             "left_out": dict(sorted(self.left_out.items())),
             "counted_risk": self.risk(),
             "folders": [folder.summary() for folder in self.folders],
@@ -219,9 +285,10 @@ def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
 
     Raises RowsError for a negative id or incomplete spans.
     """
-    names, grades, datasets, spans = (table.column(name).to_pylist() for name in ("id", "evidence", "dataset", "spans"))
+    columns = ("id", "evidence", "dataset", "spans", "prompt_evidence")
+    told = zip(*(table.column(name).to_pylist() for name in columns), cut_rows(table), strict=True)
     prompts, outputs = _id_lists(table, "prompt_ids"), _id_lists(table, "output_ids")
-    for name, grade, dataset, own, prompt, output in zip(names, grades, datasets, spans, prompts, outputs, strict=True):
+    for (name, grade, dataset, own, prompt_grade, cut), prompt, output in zip(told, prompts, outputs, strict=True):
         ends = [0, *(span["stop"] for span in own)]
         is_ascending = all(start < stop for start, stop in itertools.pairwise(ends))
         if not is_ascending or ends[:-1] != [span["start"] for span in own] or ends[-1] != len(output):
@@ -232,7 +299,8 @@ def _entries(table: pa.Table, folder: RowFolder) -> Iterator[StoredRow]:
             raise RowsError(
                 f"row {name!r} in {folder.path} has the id {ids.min()}, and ids are numbers from 0. Generate it again"
             )
-        yield StoredRow(name, ids, len(prompt), grade, dataset)
+        looping = is_looping(output.tolist(), ((span["start"], span["stop"]) for span in own), ended=not cut)
+        yield StoredRow(name, ids, len(prompt), grade, dataset, prompt_grade, cut, looping)
 
 
 def _id_lists(table: pa.Table, name: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:

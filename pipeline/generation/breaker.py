@@ -258,7 +258,9 @@ def _signs(outcome: Outcome, row: TokenRow | Refusal | None) -> Iterator[Sign]:
         yield Sign.OVERCHARGED
     if outcome.status is Status.UNKNOWN:
         yield from (Sign.ERROR, Sign.REFUSED)
-    if isinstance(row, Refusal):
+    if isinstance(row, Refusal) and row.reason is Reason.LOOPING:
+        yield Sign.LOOP  # proven, so no sign of a broken route, and a run that goes on over loops goes on
+    elif isinstance(row, Refusal):
         yield Sign.REFUSED
         if (sign := SIGNS_OF.get(row.reason)) is not None:
             yield sign

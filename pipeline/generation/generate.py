@@ -267,7 +267,9 @@ def _take(run: Run, outcome: Outcome) -> None:
     elif answer is not None:
         row = answer
         _refuse(run, Quarantined(prompt.id, answer, request=outcome.request, dataset=prompt.dataset))
-    fields = {"evidence": str(row.evidence)} if isinstance(row, TokenRow) else {}
+    fields: dict[str, Json] = {}
+    if isinstance(row, TokenRow):
+        fields = {"evidence": str(row.evidence), "prompt_evidence": str(row.prompt_evidence), "cut": row.is_cut}
     fields |= {"reason": str(row.reason)} if isinstance(row, Refusal) else {}
     fate = "accepted" if isinstance(row, TokenRow) else "refused" if row is not None else str(outcome.status)
     run.events.write("row", id=prompt.id, fate=fate, usd=usd_text(outcome.pico), **fields)
@@ -365,6 +367,8 @@ def _summary(run: Run, tree_changed: tuple[str, ...]) -> Summary:
         counted=counted_risk(evidence.get("counted", 0), run.fingerprint),
         shards=tuple(str(plan.out / shard.file) for shard in folder.shards),
         paused=_paused(run),
+        by_prompt_evidence=dict(sorted(folder.prompt_evidence.items())),
+        cut=folder.cut,
     )
 
 

@@ -73,6 +73,8 @@ class Summary:
     counted: Mapping[str, Json]
     shards: tuple[str, ...]
     paused: Mapping[str, Json] | None = None
+    by_prompt_evidence: Mapping[str, int] = field(default_factory=dict)
+    cut: int = 0
 
     def result(self) -> dict[str, Json]:
         """Return the part that the manifest keeps."""
@@ -80,6 +82,8 @@ class Summary:
             "complete": self.outcome == "complete",
             "rows": dict(self.rows),
             "accepted_by_evidence": dict(self.by_evidence),
+            "accepted_by_prompt_evidence": dict(self.by_prompt_evidence),
+            "accepted_cut": self.cut,
             "refused_by_reason": dict(self.by_reason),
             "unknown_rows": list(self.unknown_rows),
             "tree_changed": list(self.tree_changed),

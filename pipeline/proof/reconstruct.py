@@ -2,13 +2,16 @@
 
 Guarantees: a TokenRow is returned only with a proof of its completion ids and of its prompt; everything else is a
 Refusal. The strongest evidence that the answer carries is used, and where it contradicts the answer's own text the row
-is refused and not tried again with weaker evidence. Nothing is trimmed, normalised or guessed.
+is refused and not tried again with weaker evidence. The prompt has evidence of its own: as ids it came back, or it was
+counted, and then another prompt of as many tokens would pass. An answer that was cut in a loop is refused however well
+its ids are proven. Nothing is trimmed, normalised or guessed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.base.loops import is_looping
 from pipeline.formats.format import Format
 from pipeline.formats.tokenizer import TokenizerError
 from pipeline.proof.answer import Answer, Proof, ended
@@ -18,7 +21,7 @@ from pipeline.proof.fingerprint import Fingerprint, TraitName, is_model
 from pipeline.proof.locations import rendered, special_text
 from pipeline.proof.stream_deltas import by_stream_deltas
 from pipeline.proof.text_guards import require_text_evidence
-from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
+from pipeline.records import Completion, Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,12 @@ def reconstruct(
         require_no_stop_text(answer, expected)
         proof = prove_completion(answer)
         require_named_stop(answer, proof.ids)
-        prompt_ids = prove_prompt(answer, rendered_ids)
+        prompt_ids, grade = prove_prompt(answer, rendered_ids)
+        row = TokenRow(prompt.id, prompt_ids, proof.ids, proof.spans, proof.evidence, proof.detail, grade)
+        require_no_loop(row)
     except RefusedError as error:
         return error.refusal
-    return TokenRow(prompt.id, prompt_ids, proof.ids, proof.spans, proof.evidence, proof.detail)
+    return row
 
 
 def require_route(completion: Completion, expected: Expected) -> None:
@@ -129,15 +134,25 @@ def require_named_stop(answer: Answer, ids: Ids) -> None:
         raise RefusedError(Reason.FINISH_CONTRADICTS, message, field="stop_reason")
 
 
-def prove_prompt(answer: Answer, rendered_ids: Ids) -> Ids:
-    """Return the prompt ids as served.
+def require_no_loop(row: TokenRow) -> None:
+    """Refuse an answer that was cut in a loop.
+
+    One that ended may be what was asked for (a table of zeros), so it stays a proven row; training leaves it out.
+    """
+    if row.is_cut and is_looping(row.output_ids, ((span.start, span.stop) for span in row.spans), ended=False):
+        message = f"the answer was cut after {len(row.output_ids)} tokens, the last of them one stretch again and again"
+        raise RefusedError(Reason.LOOPING, message, field="content")
+
+
+def prove_prompt(answer: Answer, rendered_ids: Ids) -> tuple[Ids, Evidence]:
+    """Return the prompt ids as served, and their evidence.
 
     They equal the ids that were returned; or, with the route's prefix, they are as many as were counted.
     """
     returned = answer.completion.prompt_ids
     if returned is not None:
         require_same_prompt(rendered_ids, returned)
-        return returned
+        return returned, Evidence.ENGINE_IDS
     if (found := special_text(answer.fmt, answer.prompt)) is not None:
         raise RefusedError.of(found)
     ids = prompt_prefix(answer) + rendered_ids
@@ -147,7 +162,7 @@ def prove_prompt(answer: Answer, rendered_ids: Ids) -> Ids:
     if usage.prompt_tokens != len(ids):
         message = f"the prompt has {len(ids)} tokens as rendered and {usage.prompt_tokens} as served"
         raise RefusedError(Reason.PROMPT_MISMATCH, message, field="usage.prompt_tokens")
-    return ids
+    return ids, Evidence.COUNTED
 
 
 def require_same_prompt(ours: Ids, returned: Ids) -> None:

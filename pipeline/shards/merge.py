@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from pipeline.base.disk_sets import DiskSet
 from pipeline.base.files import sync_folder, write_whole
 from pipeline.base.json_lines import canonical, line_of
-from pipeline.records import STRENGTH, Evidence, Json
+from pipeline.records import STRENGTH, Evidence, Json, weak_evidence
 from pipeline.shards.manifest import MANIFEST, VERSION
 from pipeline.shards.merge_inputs import Input, MergeError
-from pipeline.shards.shards import ROWS_A_SHARD, SCHEMA, Shard
+from pipeline.shards.shards import ROWS_A_SHARD, SCHEMA, Shard, cut_rows
 
 SET_ASIDE = "set_aside.jsonl"
 BYTES_A_SHARD = 128 * 1024 * 1024
@@ -40,17 +40,22 @@ BYTES_A_SHARD = 128 * 1024 * 1024
 class MergePolicy:
     """Which rows are kept.
 
-    Those of this evidence or stronger, at most `caps[dataset]` of a dataset, and each prompt once if `dedup`. A cap of
-    `B8` holds for its variants (`B8-nebius`) together.
+    Those of this evidence or stronger, at most `caps[dataset]` of a dataset, and each prompt once if `dedup`. A row is
+    worth the weaker evidence of output and prompt; with `min_prompt_evidence` each has its own limit. A cap of `B8`
+    holds for its variants (`B8-nebius`) together. Cut rows are kept and counted: training leaves them out.
     """
 
     min_evidence: Evidence = Evidence.COUNTED
     caps: Mapping[str, int] = field(default_factory=dict)
     dedup: bool = False
+    min_prompt_evidence: Evidence | None = None
 
     def document(self) -> dict[str, Json]:
         """Return the policy as JSON."""
-        return {"min_evidence": str(self.min_evidence), "caps": dict(self.caps), "dedup": self.dedup}
+        document: dict[str, Json] = {"min_evidence": str(self.min_evidence)}
+        if self.min_prompt_evidence is not None:
+            document["min_prompt_evidence"] = str(self.min_prompt_evidence)
+        return document | {"caps": dict(self.caps), "dedup": self.dedup}
 
 
 @dataclass(slots=True)
@@ -64,7 +69,9 @@ class MergeCell:
     rows: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cut: int = 0
     evidence: Counter[str] = field(default_factory=Counter)
+    prompt_evidence: Counter[str] = field(default_factory=Counter)
     set_aside: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
@@ -95,6 +102,10 @@ class Merged:
         paid = [each for each in runs if dataset or self.datasets[each.run] == {""}]
         return f"{sum((each.usd for each in paid), start=Decimal(0)):f}"
 
+    def set_aside(self, reason: str) -> int:
+        """Return the rows set aside for this reason."""
+        return sum(cell.set_aside[reason] for cell in self.cells.values())
+
     def total(self, name: str) -> int:
         """Return the sum of a count over the table."""
         values = (getattr(cell, name) for cell in self.cells.values())
@@ -103,16 +114,19 @@ class Merged:
     def count(self, given: Input, batch: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Count a batch; a row without a reason is kept."""
         self.datasets[given.run] |= set(batch.column("dataset").to_pylist())
-        names = (batch.column(name).to_pylist() for name in ("dataset", "route", "evidence"))
+        names = (batch.column(name).to_pylist() for name in ("dataset", "route", "evidence", "prompt_evidence"))
         sizes = (pc.list_value_length(batch.column(name)).to_pylist() for name in ("prompt_ids", "output_ids"))
-        for reason, dataset, route, grade, prompt, output in zip(reasons, *names, *sizes, strict=True):
+        told = zip(reasons, *names, *sizes, cut_rows(batch), strict=True)
+        for reason, dataset, route, grade, prompt_grade, prompt, output, cut in told:
             cell = self.cell(dataset, route)
             cell.rows_in += 1
             if reason:
                 cell.set_aside[reason] += 1
                 continue
             cell.rows += 1
+            cell.cut += cut
             cell.evidence[grade] += 1
+            cell.prompt_evidence[prompt_grade] += 1
             cell.prompt_tokens += prompt
             cell.output_tokens += output
 
@@ -149,6 +163,8 @@ def merge(inputs: Sequence[Input], policy: MergePolicy, out: Path, rows_a_shard:
             raise MergeError(f"{named} rows became {kept} kept and {aside} set aside: please report it")
         if not kept:
             what = f"the policy keeps none of {rows_in} rows, so nothing was written"
+            if merged.set_aside("weak_prompt_evidence"):
+                what += ". --min-prompt-evidence counted keeps prompts that are known by their count alone"
             raise MergeError(f"{what}. Ask for less, or merge more")
         document = json.dumps(document_of(merged, folder), indent=2) + "\n"
 
@@ -188,7 +204,7 @@ def _write_rows(merged: Merged, folder: Path, rows_a_shard: int) -> None:
                 merged.count(given, batch, reasons)
                 for row, reason in enumerate(reasons):
                     if reason:
-                        names = ("id", "dataset", "route", "evidence")
+                        names = ("id", "dataset", "route", "evidence", "prompt_evidence")
                         line = {name: batch.column(name)[row].as_py() for name in names}
                         line |= {"reason": reason, "from": given.folder.name, "run": given.run}
                         aside.write(line_of(line))
@@ -203,7 +219,6 @@ class MergeFilter:
 
     def __init__(self, policy: MergePolicy) -> None:
         self._policy = policy
-        self._least = STRENGTH[str(policy.min_evidence)]
         self._ids, self._prompts = DiskSet(), DiskSet()
         self._taken: Counter[str] = Counter()
         self._met: set[str] = set()
@@ -213,13 +228,15 @@ class MergeFilter:
 
         Raises MergeError for an unknown grade of evidence.
         """
-        row_id, dataset, grade = (str(batch.column(name)[row].as_py()) for name in ("id", "dataset", "evidence"))
+        names = ("id", "dataset", "evidence", "prompt_evidence")
+        row_id, dataset, grade, prompt_grade = (str(batch.column(name)[row].as_py()) for name in names)
         cap = next((name for name in self._policy.caps if dataset == name or dataset.startswith(f"{name}-")), None)
         self._met |= {cap} if cap is not None else set()
-        if grade not in STRENGTH:
-            raise MergeError(f"row {row_id} has the evidence {grade!r}; there are {', '.join(Evidence)}")
-        if STRENGTH[grade] < self._least:
-            return "weak_evidence"
+        for each in (grade, prompt_grade):
+            if each not in STRENGTH:
+                raise MergeError(f"row {row_id} has the evidence {each!r}; there are {', '.join(Evidence)}")
+        if weak := weak_evidence(grade, prompt_grade, self._policy.min_evidence, self._policy.min_prompt_evidence):
+            return weak
         if cap is not None and self._taken[cap] >= self._policy.caps[cap]:
             return "over_cap"
         if (key := f"{dataset}\n{row_id}") in self._ids:
@@ -277,7 +294,9 @@ class _ShardWriter:
         write_whole(path, lambda file: pq.write_table(table, file, compression="zstd"))
         sizes = [int(pc.sum(pc.list_value_length(table.column(n))).as_py()) for n in ("prompt_ids", "output_ids")]
         grades = dict(sorted(Counter(table.column("evidence").to_pylist()).items()))
-        self.done.append(Shard(path.name, _digest(path), table.num_rows, sizes[0], sizes[1], grades))
+        prompts = dict(sorted(Counter(table.column("prompt_evidence").to_pylist()).items()))
+        counts = table.num_rows, sizes[0], sizes[1], grades, prompts, sum(cut_rows(table))
+        self.done.append(Shard(path.name, _digest(path), *counts))
         self._waiting, self._rows, self._bytes = [], 0, 0
 
 
@@ -310,6 +329,7 @@ def table_of(merged: Merged) -> Iterator[Json]:
         line: dict[str, Json] = {"dataset": dataset, "route": route, "rows_in": cell.rows_in, "rows": cell.rows}
         line |= {"prompt_tokens": cell.prompt_tokens, "output_tokens": cell.output_tokens}
         line |= {"evidence": dict(sorted(cell.evidence.items())), "set_aside": dict(sorted(cell.set_aside.items()))}
+        line |= {"prompt_evidence": dict(sorted(cell.prompt_evidence.items())), "cut": cell.cut}
         line |= {"refused": dict(sorted(cell.refused.items()))}
         yield line | {"usd": merged.usd(dataset, route)}
 

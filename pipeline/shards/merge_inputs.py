@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from pipeline.records import Json
 from pipeline.shards.manifest import MANIFEST, ManifestError, require_files, stored, tree_held
-from pipeline.shards.shards import QUARANTINE, SCHEMA
+from pipeline.shards.shards import OLD_SCHEMA, QUARANTINE, SCHEMA, with_prompt_evidence
 
 BATCH = 512
 """Rows that are in memory at a time."""
@@ -79,10 +79,10 @@ class Input:
                     if set(batch.column("route").to_pylist()) != {self.route}:
                         what = f"{path} holds rows of another route than {self.route}"
                         raise MergeError(f"{what}. Leave {self.folder} out")
-                    yield batch
+                    yield with_prompt_evidence(batch)
 
     def _check_schema(self, path: Path, table: pq.ParquetFile, rows: int) -> None:
-        if not table.schema_arrow.remove_metadata().equals(SCHEMA):
+        if table.schema_arrow.remove_metadata() not in (SCHEMA, OLD_SCHEMA):
             raise MergeError(f"{path} has other columns than a shard of this program. Leave {self.folder} out")
         if table.metadata.num_rows != rows:
             raise MergeError(f"{path} holds {table.metadata.num_rows} rows and its manifest says {rows}")

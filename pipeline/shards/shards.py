@@ -5,8 +5,9 @@ cut off is written again from the ledger. Rows that wait in memory are bounded b
 four bytes in a packed block, and forty as a Python number. A trial shard is written before anything is asked for, so a
 library that cannot write one is found then, and the memory for it is taken then.
 
-Columns of a shard: id, prompt_ids and output_ids (int32 lists), spans (kind, start, stop), evidence, detail, dataset,
-route.
+Columns of a shard: id, prompt_ids and output_ids (int32 lists), spans (kind, start, stop), evidence (of the output),
+detail, dataset, route, prompt_evidence. Shards written before the last column are read with what is sure of them: a
+model of ours was sent ids, any other prompt counts as `counted`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 
 from pipeline.base.disk_sets import DiskSet
 from pipeline.base.files import append_synced, write_whole
-from pipeline.records import Evidence, Ids, Json, Refusal, Span, SpanKind, TokenRow
+from pipeline.records import OWN_APIS, Evidence, Ids, Json, Refusal, Span, SpanKind, TokenRow
 
 QUARANTINE = "quarantine.jsonl"
 ROWS_A_SHARD = 4096
@@ -36,7 +37,7 @@ IDS_A_SHARD = 1 << 22
 """Sixteen MiB: thousands of short answers, or some of the longest."""
 CODEC = "zstd"
 # A dictionary of ids saves 2 % on disk, and costs ten times the memory of the rows while it is made.
-DICTIONARIES = ["evidence", "detail", "dataset", "route"]
+DICTIONARIES = ["evidence", "detail", "dataset", "route", "prompt_evidence"]
 SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("stop", pa.int32())])
 SCHEMA = pa.schema(
     [
@@ -48,11 +49,22 @@ SCHEMA = pa.schema(
         ("detail", pa.string()),
         ("dataset", pa.string()),
         ("route", pa.string()),
+        ("prompt_evidence", pa.string()),
     ]
 )
+OLD_SCHEMA = pa.schema(list(SCHEMA)[:-1])
+"""The columns of shards that were written before prompts had evidence of their own."""
 TRIAL = TokenRow("trial", tuple(range(24)), tuple(range(1000)), (Span(SpanKind.CONTENT, 0, 1000),), Evidence.COUNTED)
-TRIED = (ROWS_A_BLOCK, 24 * ROWS_A_BLOCK, 1000 * ROWS_A_BLOCK, {"counted": ROWS_A_BLOCK})
-"""What one block of the trial row counts: rows, prompt and output tokens, rows by evidence."""
+TRIED = (
+    ROWS_A_BLOCK,
+    24 * ROWS_A_BLOCK,
+    1000 * ROWS_A_BLOCK,
+    {"counted": ROWS_A_BLOCK},
+    {"counted": ROWS_A_BLOCK},
+    ROWS_A_BLOCK,
+)
+"""One block of the trial row: rows, prompt and output tokens, rows by evidence and by the prompt's, cut rows."""
+COUNTED_COLUMNS = ("prompt_ids", "output_ids", "spans", "evidence", "route", "prompt_evidence")
 REINSTALL = "pip install --force-reinstall -c constraints.txt pyarrow"
 
 
@@ -62,7 +74,10 @@ class ShardError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard of the folder, and what it holds."""
+    """One shard of the folder, and what it holds.
+
+    A manifest from before prompts had evidence names neither the last two.
+    """
 
     file: str
     sha256: str
@@ -70,6 +85,8 @@ class Shard:
     prompt_tokens: int
     output_tokens: int
     evidence: Mapping[str, int]
+    prompt_evidence: Mapping[str, int] = field(default_factory=dict)
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +144,10 @@ class ShardFolder:
         self._rows_a_shard = rows_a_shard
         self._waiting = ShardBuffer(route, self._schema)
         self._evidence: Counter[str] = Counter()
+        self.prompt_evidence: Counter[str] = Counter()
+        """Accepted rows by the evidence of their prompts."""
+        self.cut = 0
+        """Accepted rows without an end token."""
         self._tokens = [0, 0]
         self._refused: list[Quarantined] = []
         self._done = DiskSet()
@@ -150,6 +171,8 @@ class ShardFolder:
             raise ShardError(f"row {row.id!r} is in {self.folder} already")
         self._waiting.add(row, dataset)
         self._evidence[str(row.evidence)] += 1
+        self.prompt_evidence[str(row.prompt_evidence)] += 1
+        self.cut += row.is_cut
         self._tokens = [self._tokens[0] + len(row.prompt_ids), self._tokens[1] + len(row.output_ids)]
         if len(self._waiting) >= self._rows_a_shard or self._waiting.heavy:
             self.flush()
@@ -204,6 +227,8 @@ class ShardFolder:
                     raise ShardError(f"{path}: row {row_id!r} stands in an earlier shard too")
             self.shards.append(shard)
             self._evidence.update(shard.evidence)
+            self.prompt_evidence.update(shard.prompt_evidence)
+            self.cut += shard.cut
             self._tokens = [self._tokens[0] + shard.prompt_tokens, self._tokens[1] + shard.output_tokens]
         for line in _quarantine(self.folder / QUARANTINE):
             where = line.get("where")
@@ -269,6 +294,7 @@ class ShardBuffer:
             [row.detail for row, _ in rows],
             [dataset for _, dataset in rows],
             [self._route] * len(rows),
+            [str(row.prompt_evidence) for row, _ in rows],
         ]
         arrays = [pa.array(values, type=kind.type) for values, kind in zip(columns, self._schema, strict=True)]
         self._blocks.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
@@ -301,18 +327,37 @@ def _described(path: Path) -> Shard:
         raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
 
 
-def _counts(file: Path | BinaryIO) -> tuple[int, int, int, dict[str, int]]:
-    """Count rows, prompt and output tokens, and rows by evidence.
+def with_prompt_evidence(rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+    """Return the rows with the column that old shards lack.
+
+    The prompt of a model of ours went as ids and came back as ids; of other old prompts no more than a count is sure.
+    """
+    if "prompt_evidence" in rows.schema.names:
+        return rows
+    routes = rows.column("route").to_pylist()
+    grades = [str(Evidence.ENGINE_IDS if route in OWN_APIS else Evidence.COUNTED) for route in routes]
+    return rows.append_column("prompt_evidence", pa.array(grades, pa.string()))
+
+
+def cut_rows(rows: pa.RecordBatch | pa.Table) -> list[bool]:
+    """Return of each row whether it has no end token."""
+    return [all(span["kind"] != SpanKind.END for span in spans) for spans in rows.column("spans").to_pylist()]
+
+
+def _counts(file: Path | BinaryIO) -> tuple[int, int, int, dict[str, int], dict[str, int], int]:
+    """Count as in `Shard`: rows, tokens, evidence, cut rows.
 
     Raises ArrowException, KeyError, OSError.
     """
-    rows, tokens, evidence = 0, [0, 0], Counter[str]()
-    for block in _blocks(file, "prompt_ids", "output_ids", "evidence"):
+    rows, tokens, evidence, prompts, cut = 0, [0, 0], Counter[str](), Counter[str](), 0
+    for block in map(with_prompt_evidence, _blocks(file, *COUNTED_COLUMNS)):
         rows += block.num_rows
         for at, name in enumerate(("prompt_ids", "output_ids")):
             tokens[at] += int(pc.sum(pc.list_value_length(block.column(name))).as_py() or 0)
         evidence.update(block.column("evidence").to_pylist())
-    return rows, tokens[0], tokens[1], dict(evidence)
+        prompts.update(block.column("prompt_evidence").to_pylist())
+        cut += sum(cut_rows(block))
+    return rows, tokens[0], tokens[1], dict(evidence), dict(prompts), cut
 
 
 def _blocks(file: Path | BinaryIO, *columns: str) -> Iterator[pa.RecordBatch]:
@@ -321,6 +366,7 @@ def _blocks(file: Path | BinaryIO, *columns: str) -> Iterator[pa.RecordBatch]:
     By this thread alone, since other threads keep memory of their own.
     """
     with pq.ParquetFile(file) as opened:
+        # A column that the file lacks is left out, as of old shards.
         yield from opened.iter_batches(ROWS_A_BLOCK, columns=list(columns), use_threads=False)
 
 

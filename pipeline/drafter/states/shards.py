@@ -29,6 +29,7 @@ from pipeline.drafter.states.manifest import DTYPES, StateManifest, StateShard, 
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers, require_layers
 from pipeline.drafter.training.packing import RowStates
+from pipeline.records import Evidence
 from pipeline.shards.manifest import MANIFEST
 
 ROWS = "rows"
@@ -39,7 +40,11 @@ LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class PlacedRow:
-    """A row's sizes and hashes, from a shard header."""
+    """A row's sizes and hashes, from a shard header.
+
+    A header from before the last three says nothing of them: then no more than a count is sure of the prompt, and no
+    end is sure of the output, so the row is held for cut.
+    """
 
     id: str
     dataset: str
@@ -48,6 +53,13 @@ class PlacedRow:
     emitted: int
     ids_hash: str
     states_hash: str
+    prompt_evidence: str = str(Evidence.COUNTED)
+    is_cut: bool = True
+    is_looping: bool = False
+
+    @property
+    def length(self) -> int:
+        return self.tokens
 
 
 def shard_bytes(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> bytes:
@@ -60,10 +72,11 @@ def shard_bytes(rows: Sequence[RowStates], entries: Sequence[StoredRow]) -> byte
         "aux": torch.cat([row.aux.cpu() for row in rows]).contiguous(),
         "last": torch.cat([row.last.cpu() for row in rows]).contiguous(),
     }
-    header: list[list[str | int]] = []
+    header: list[list[str | int | bool]] = []
     for row, entry in zip(rows, entries, strict=True):
         hashes = _hash(row.ids.cpu().to(torch.int32)), _hash(row.aux.cpu(), row.last.cpu())
-        header.append([entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes])
+        told = entry.prompt_evidence, entry.is_cut, entry.is_looping
+        header.append([entry.id, entry.dataset, entry.evidence, row.length, int(row.last.shape[0]), *hashes, *told])
     # One metadata key: safetensors writes several in no fixed order.
     data: bytes = save(tensors, {ROWS: json.dumps(header)})
     return data
@@ -110,6 +123,7 @@ class StateStore:
         self._files: OrderedDict[int, Any] = OrderedDict()
         self.lengths: Sequence[int] = [row.tokens for rows in self._placed for row in rows]
         self.evidence: Sequence[str] = [row.evidence for rows in self._placed for row in rows]
+        self.placed: Sequence[PlacedRow] = [row for rows in self._placed for row in rows]
 
     def __len__(self) -> int:
         return self._first[-1]

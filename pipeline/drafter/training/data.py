@@ -1,8 +1,8 @@
 """Training data: proven rows, or a store of states.
 
-With rows, the target computes states as training goes. Guarantees: the policy (evidence, length) applies to rows and
-stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as it
-is read. Either way the gate's job names the rows' format and vocabulary.
+With rows, the target computes states as training goes. Guarantees: the policy (evidence, end, length) applies to rows
+and stores alike, and what is left out is counted by reason. A store is of the target that was given, and is checked as
+it is read. Either way the gate's job names the rows' format and vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pipeline.drafter.row_folders import RowsError, job_of
-from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
+from pipeline.drafter.rows import PROMPT_RISK, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.manifest import DTYPES, computed_with
 from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.files import (
@@ -34,7 +34,7 @@ from pipeline.drafter.target.hidden_states import OnlineStates, StateSource, Tar
 from pipeline.drafter.target.layers import Layers, layers_of
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate.gate import Job, Kind
-from pipeline.records import STRENGTH, Evidence, Json
+from pipeline.records import Evidence, Json
 from pipeline.shards.manifest import MANIFEST
 
 UNUSED_NAMES = re.compile(r"reserved|place.?holder|unused", re.IGNORECASE)
@@ -194,8 +194,12 @@ def _read_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[in
         "policy": policy.document(),
     }
     notes = [f"{len(kept):,} rows of {path}, states in {store.document.settings['dtype']}"]
-    if (risk := rows.get("counted_risk")) and any(store.evidence[index] == Evidence.COUNTED for index in kept):
+    grades = {grade for row in map(store.placed.__getitem__, kept) for grade in (row.evidence, row.prompt_evidence)}
+    if (risk := rows.get("counted_risk")) and str(Evidence.COUNTED) in grades:
         notes.append(f"risk: {risk}")
+    prompts = sum(store.placed[index].prompt_evidence == Evidence.COUNTED for index in kept)
+    if prompts and "prompt_evidence" not in rows:
+        notes.append(f"risk: {PROMPT_RISK.format(prompts)}")
     return TrainingData(
         facts,
         store.layers,
@@ -217,19 +221,14 @@ def _by_policy(store: StateStore, policy: RowPolicy) -> tuple[list[int], dict[st
     """
     kept: list[int] = []
     left_out: Counter[str] = Counter()
-    weakest = STRENGTH[str(policy.min_evidence)]
-    for index, length in enumerate(store.lengths):
-        if STRENGTH[store.evidence[index]] < weakest:
-            left_out[str(LeftOut.WEAK_EVIDENCE)] += 1
-        elif policy.longest is not None and length > policy.longest:
-            left_out[str(LeftOut.TOO_LONG)] += 1
-        else:
+    for index, row in enumerate(store.placed):
+        if (reason := policy.refuses(row)) is None:
             kept.append(index)
+        else:
+            left_out[str(reason)] += 1
     if not kept:
         listed = ", ".join(f"{number:,} {why}" for why, number in sorted(left_out.items())) or "the store holds none"
-        raise RowsError(
-            f"no row of {store.folder} is left to train on: {listed}. Lower --min-evidence or raise --longest"
-        )
+        raise RowsError(f"no row of {store.folder} is left to train on: {listed}. {policy.remedy(left_out)}")
     return kept, dict(left_out)
 
 

@@ -45,7 +45,7 @@ def answers(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 def test_an_accepted_line_holds_ids_and_spans() -> None:
     (result,) = answers([line()])
 
-    assert ["id", "status", "evidence", "prompt_ids", "output_ids", "spans"] == list(result)
+    assert ["id", "status", "evidence", "prompt_evidence", "prompt_ids", "output_ids", "spans"] == list(result)
     assert ("r", "accepted", "counted") == (result["id"], result["status"], result["evidence"])
     assert (list(FORMAT.render(PROMPT)), list(IDS)) == (result["prompt_ids"], result["output_ids"])
     assert {"kind": "end", "start": len(IDS) - 1, "stop": len(IDS)} == result["spans"][-1]

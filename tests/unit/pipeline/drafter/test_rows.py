@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -11,6 +15,7 @@ from harness.fixtures.drafters import row, run_folder
 from pipeline.drafter.row_folders import RowsError
 from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow
+from pipeline.shards.shards import ShardFolder
 
 COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evidence.LOGPROBS, Evidence.ENGINE_IDS
 THINK, THINK_CLOSE, END = 30, 31, 32
@@ -19,7 +24,7 @@ THINK, THINK_CLOSE, END = 30, 31, 32
 def test_ids_are_prompt_and_output_and_the_mask_is_the_output(tmp_path: Path) -> None:
     """The prefilled `<think>` stands in the prompt and is out; the end token was emitted and is in."""
     spans = (Span(SpanKind.REASONING, 0, 2), Span(SpanKind.THINK_CLOSE, 2, 3), Span(SpanKind.END, 3, 4))
-    thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS)
+    thought = TokenRow("a", (1, 2, THINK), (7, 7, THINK_CLOSE, END), spans, DELTAS, prompt_evidence=DELTAS)
 
     found = read_rows([run_folder(tmp_path / "run", [thought])])[0]
 
@@ -31,9 +36,11 @@ def test_ids_are_prompt_and_output_and_the_mask_is_the_output(tmp_path: Path) ->
 
 def test_a_think_token_that_the_model_emitted_is_in(tmp_path: Path) -> None:
     spans = (Span(SpanKind.THINK_OPEN, 0, 1), Span(SpanKind.REASONING, 1, 2))
-    cut = TokenRow("a", (1, 2), (THINK, 7), spans, DELTAS)
+    cut = TokenRow("a", (1, 2), (THINK, 7), spans, DELTAS, prompt_evidence=DELTAS)
 
-    assert [False, False, True, True] == read_rows([run_folder(tmp_path / "run", [cut])])[0].mask.tolist()
+    assert [False, False, True, True] == read_rows([run_folder(tmp_path / "run", [cut])], RowPolicy(keep_cut=True))[
+        0
+    ].mask.tolist()
 
 
 def test_rows_of_several_shards_and_folders_come_in_order(tmp_path: Path) -> None:
@@ -72,14 +79,16 @@ def test_counted_rows_are_taken_by_choice_and_their_risk_is_said(tmp_path: Path)
     assert 4 == len(rows)
     assert rows.risk() == (
         "1 rows are of the grade counted: each may be another split of the same text into as many tokens, and a "
-        "drafter would learn it. Measured on their routes: 1 with 2 wrong of 400, at most 1.57 % (95 %)"
+        "drafter would learn it. Measured on their routes: 1 with 2 wrong of 400, at most 1.57 % (95 %). 1 rows have a "
+        "prompt that was only counted: another prompt of as many tokens may have been served, and the drafter would "
+        "learn the answer to it. How often that is was not measured"
     )
 
 
 def test_a_risk_that_nobody_measured_is_said_to_be_unknown(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", ALL, counted={"rows": 1, "same_count_mismatch": None})
 
-    assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).endswith("Measured on their routes: 1 not measured")
+    assert str(read_rows([folder], RowPolicy(COUNTED)).risk()).count("Measured on their routes: 1 not measured. ")
 
 
 def test_rows_that_are_too_long_are_counted_and_never_cut(tmp_path: Path) -> None:
@@ -171,10 +180,65 @@ def test_the_document_says_what_was_taken_and_what_was_not(tmp_path: Path) -> No
 
     document = rows.document()
 
-    assert {"min_evidence": "stream_deltas", "longest": 2} == document["policy"]
+    assert {
+        "min_evidence": "stream_deltas",
+        "min_prompt_evidence": None,
+        "longest": 2,
+        "keep_cut": False,
+        "keep_looping": False,
+    } == document["policy"]
     assert (2, 4, 2) == (document["rows"], document["tokens"], document["emitted"])
     assert ({"logprobs": 1, "stream_deltas": 1}, {"too_long": 1, "weak_evidence": 1}) == (
         document["evidence"],
         document["left_out"],
     )
     assert rows.sha256 == document["sha256"]
+
+
+# Prompts, cut and looping answers
+
+LOOP = [7] * 300
+CUT = TokenRow("cut", (1,), (7, 8), (Span(SpanKind.CONTENT, 0, 2),), IDS, prompt_evidence=IDS)
+HOSTED = replace(row("hosted", [1], [7, 2]), prompt_evidence=COUNTED)
+
+
+@pytest.mark.parametrize(
+    "given, reason, flag, policy",
+    [
+        (CUT, "cut", "--keep-cut takes", RowPolicy(keep_cut=True)),
+        (row("l", [1], [*LOOP, 2]), "looping", "--keep-looping takes", RowPolicy(keep_looping=True)),
+        (
+            HOSTED,
+            "weak_prompt_evidence",
+            "--min-prompt-evidence counted takes",
+            RowPolicy(min_prompt_evidence=COUNTED),
+        ),
+    ],
+    ids=["cut", "looping", "prompt"],
+)
+def test_a_row_left_out_is_counted_and_taken_by_its_flag(
+    given: TokenRow, reason: str, flag: str, policy: RowPolicy, tmp_path: Path
+) -> None:
+    folder = run_folder(tmp_path / "run", [row("good", [1], [7, 2]), given])
+
+    assert {reason: 1} == read_rows([folder]).left_out
+    assert ["good", given.id] == [entry.id for entry in read_rows([folder], policy).entries]
+    with pytest.raises(RowsError, match=rf"1 {reason}\. {flag}"):
+        read_rows([run_folder(tmp_path / "alone", [given])])
+
+
+@pytest.mark.parametrize("route, grade", [("local", IDS), ("vllm", IDS), ("openrouter/chutes", COUNTED)])
+def test_an_old_shard_has_the_prompt_evidence_that_is_sure(route: str, grade: Evidence, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", [row("a", [1], [7, 2], IDS)], route=route)
+    path = folder / "shard-00000.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
+    document = json.loads((folder / "manifest.json").read_bytes())
+    for name in ("prompt_evidence", "cut"):
+        del document["shards"][0][name]
+    document["shards"][0]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(document))
+
+    assert {grade: 1} == read_rows([folder], RowPolicy(COUNTED)).prompt_evidence
+    assert [{grade: 1}] == [
+        shard.prompt_evidence for shard in ShardFolder(folder, route=route, metadata={"run": "run"}).shards
+    ]

@@ -24,7 +24,10 @@ from pipeline.generation.breaker import (
     Trip,
     is_loop,
     limits_of,
+    row_signs_of,
 )
+from pipeline.generation.outcome import Outcome, Row, Status
+from pipeline.records import Prompt, Reason, Refusal
 
 
 def seen(number: int, *signs: Sign, dataset: str = "", pico: int = 10, settled: bool = True) -> RowSigns:
@@ -248,3 +251,13 @@ def covers(text: str, period: int) -> int:
     while length < len(text) and text[-length - 1] == text[-length - 1 + period]:
         length += 1
     return length
+
+
+@pytest.mark.parametrize("reason, sign", [(Reason.LOOPING, Sign.LOOP), (Reason.COUNT_MISMATCH, Sign.REFUSED)])
+def test_a_looping_answer_is_no_sign_of_a_broken_route(reason: Reason, sign: Sign) -> None:
+    outcome = Outcome(Row(Prompt("a", ()), ()), Status.ANSWERED, request="r")
+
+    found = row_signs_of(outcome, Refusal(reason, "why"))
+
+    assert found is not None
+    assert {sign} == found.signs & {Sign.LOOP, Sign.REFUSED}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def run(
     shards = ShardFolder(folder, route=route, metadata=metadata, rows_a_shard=3)
     for row_id, dataset, evidence in rows:
         spans = (Span(SpanKind.CONTENT, 0, 1), Span(SpanKind.END, 1, 2))
-        shards.accept(TokenRow(row_id, tuple(row_id.partition("#")[0].encode()), (7, 9), spans, evidence), dataset)
+        prompt = tuple(row_id.partition("#")[0].encode())
+        shards.accept(TokenRow(row_id, prompt, (7, 9), spans, evidence, prompt_evidence=evidence), dataset)
     shards.refuse(Quarantined("no", Refusal(Reason.COUNT_MISMATCH, "9 and 8", field="usage"), dataset=rows[0][1]))
     shards.flush()
     told: dict[str, Json] = {"route": route, "model": "m/k", "format": name, "tokenizer_sha256": tokenizer, **settings}
@@ -88,12 +90,19 @@ def test_the_manifest_has_a_table_by_dataset_and_route(runs: list[Path], tmp_pat
     assert [
         common
         | {"dataset": "B1", "route": "local", "rows_in": 3, "rows": 3, "prompt_tokens": 3, "output_tokens": 6}
-        | {"evidence": {"engine_ids": 3}, "refused": {"count_mismatch": 1}, "usd": None},
+        | {
+            "evidence": {"engine_ids": 3},
+            "prompt_evidence": {"engine_ids": 3},
+            "cut": 0,
+            "refused": {"count_mismatch": 1},
+            "usd": None,
+        },
         common
         | {"dataset": "B2", "route": "local", "rows_in": 1, "rows": 1, "prompt_tokens": 1, "output_tokens": 2}
-        | {"evidence": {"engine_ids": 1}, "refused": {}, "usd": None},
+        | {"evidence": {"engine_ids": 1}, "prompt_evidence": {"engine_ids": 1}, "cut": 0, "refused": {}, "usd": None},
         common
         | {"dataset": "B4", "route": "emulator/chutes", "rows_in": 3, "rows": 3, "prompt_tokens": 3, "output_tokens": 6}
+        | {"prompt_evidence": {"counted": 1, "logprobs": 1, "stream_deltas": 1}, "cut": 0}
         | {"evidence": {"counted": 1, "logprobs": 1, "stream_deltas": 1}, "refused": {"count_mismatch": 1}}
         | {"usd": "0.25"},
     ] == document["table"]
@@ -321,6 +330,43 @@ def test_a_folder_with_something_in_it_is_not_written_to(runs: list[Path], tmp_p
 
     with pytest.raises(MergeError, match="is there already and not empty"):
         merged(runs)
+
+
+# Two facts of a row
+
+
+def as_old(folder: Path) -> None:
+    """Make the shards what they were before prompts had evidence."""
+    document = json.loads((folder / "manifest.json").read_bytes())
+    for shard in document["shards"]:
+        path = folder / shard["file"]
+        pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
+        del shard["prompt_evidence"], shard["cut"]
+        shard["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(document))
+
+
+def test_old_and_new_shards_make_one_set(runs: list[Path], tmp_path: Path) -> None:
+    for folder in runs:
+        as_old(folder)
+    new = run(tmp_path / "new", [("x", "B4", DELTAS)])
+
+    found = merged([*runs, new])
+
+    total = sum((cell.prompt_evidence for cell in found.cells.values()), start=Counter[str]())
+    assert {"engine_ids": 4, "counted": 3, "stream_deltas": 1} == total
+
+
+def test_counted_prompts_weaken_a_row_unless_asked_for(runs: list[Path], tmp_path: Path) -> None:
+    as_old(runs[1])
+
+    merged(runs, MergePolicy(DELTAS))
+
+    assert [("f", "weak_prompt_evidence"), ("g", "weak_prompt_evidence")] == aside(tmp_path / "set")[1:]
+    merge(read_inputs(runs), MergePolicy(DELTAS, min_prompt_evidence=COUNTED), tmp_path / "more")
+    assert [*"abcdfg"] == ids(tmp_path / "more")
+    with pytest.raises(MergeError, match="--min-prompt-evidence counted keeps"):
+        merge(read_inputs(runs[1:]), MergePolicy(DELTAS), tmp_path / "none")
 
 
 # The verb

@@ -68,6 +68,7 @@ def test_a_shard_holds_the_rows_as_they_are(tmp_path: Path) -> None:
         "detail": "why",
         "dataset": "B4",
         "route": "emulator/chutes",
+        "prompt_evidence": "counted",
     }
     assert [expected] == table.to_pylist()
     assert str(table.schema.field("output_ids").type) in {"list<item: int32>", "list<element: int32>"}

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
-from pipeline.drafter.rows import TrainingRows, read_rows
+from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
-from pipeline.drafter.states.shards import StateStore
+from pipeline.drafter.states.shards import PlacedRow, StateStore
 from pipeline.drafter.target.files import target_facts
 from pipeline.drafter.target.hidden_states import StateSource, Target, load_target
+from pipeline.records import Evidence, Span, SpanKind, TokenRow
 
 ATTESTATION = "cd" * 32
 GIVEN = [
@@ -226,3 +227,27 @@ def test_another_target_is_refused(folder: Path, tmp_path: Path, changes: dict[s
 
     with pytest.raises(StoreError, match=why):
         StateStore(folder).check_target(other)
+
+
+def test_a_store_knows_of_each_row_its_prompt_its_end_and_loop(tmp_path: Path, target: Target) -> None:
+    cut = TokenRow("cut", (1,), (7, 8), (Span(SpanKind.CONTENT, 0, 2),), Evidence.ENGINE_IDS)
+    given = [row("good", [1], [7, 2], Evidence.LOGPROBS), cut, row("loop", [1], [7] * 300 + [2])]
+    policy = RowPolicy(min_prompt_evidence=Evidence.COUNTED, keep_cut=True, keep_looping=True)
+    rows = read_rows([run_folder(tmp_path / "run", given)], policy)
+    extract(plan(target, rows), target, tmp_path / "store", attestation=ATTESTATION, progress=lambda _: None)
+
+    found = StateStore(tmp_path / "store").placed
+
+    assert ["logprobs", "counted", "stream_deltas"] == [placed.prompt_evidence for placed in found]
+    assert ([False, True, False], [False, False, True]) == (
+        [placed.is_cut for placed in found],
+        [placed.is_looping for placed in found],
+    )
+
+
+def test_a_header_without_ends_claims_no_more_than_is_sure() -> None:
+    old = PlacedRow("a", "B1", "engine_ids", 3, 1, "00", "00")
+
+    assert LeftOut.WEAK_PROMPT_EVIDENCE is RowPolicy().refuses(old)
+    assert LeftOut.CUT is RowPolicy(min_prompt_evidence=Evidence.COUNTED).refuses(old)
+    assert RowPolicy(min_prompt_evidence=Evidence.COUNTED, keep_cut=True).refuses(old) is None
