@@ -41,8 +41,10 @@ ROLES = {
     "bard": "assistant",
     "system": "system",
 }
-FOOTER = re.compile(r"conversation is shared from\b.*(?:chathub\.gg|typingmind\.com)", re.IGNORECASE | re.DOTALL)
-PAGES = re.compile(r"\A\s*\d+ / \d+[ \t]*\n+(?=.)", re.DOTALL)
+FOOTER = re.compile(
+    r"\*This (?:chat )?conversation is shared from \[\*\*[^*\]\n]+\*\*\]\(https://(?:chathub\.gg|typingmind\.com)\)\*"
+)
+"""All of a system turn, as two share sites write it."""
 CHUNK = re.compile(r"(.+)_(\d+)", re.DOTALL)
 DIGITS = 20
 """Digits of an offset that are read: no conversation has more, and Python limits the length of numbers."""
@@ -60,9 +62,9 @@ says another thing than the one before, the conversation ends there, and what ha
 `no_beginning`.
 
 The prompt is the conversation up to its last user turn, with the answers recorded in between as history. Dropped: share
-sites' footers (every `system` turn of the published rows is one), a page number (`1 / 2`) at the start of a user turn,
-the second of two equal user turns, everything from the first empty turn on, the last answer, and rows with `plugins`.
-Kept as it stands: HTML and `Copy code` left in the text, since a cleaner that guesses is worse than what was typed."""
+sites' footers (every `system` turn of the published rows is one, as a whole), the second of two equal user turns,
+everything from the first empty turn on, the last answer, and rows with `plugins`. Kept as it stands: HTML, `Copy code`
+and what may be a page number (`1 / 2`, a fraction as well), since a guess is worse than what was typed."""
 
 
 def adapt(raw: Raw) -> Prompt:
@@ -75,8 +77,8 @@ def adapt(raw: Raw) -> Prompt:
     turns: list[JsonObject] = []
     for turn in turns_in(raw.value, "conversations", ROLES, role_key="from", text_key="value"):
         role, text = turn["role"], str(turn["content"])
-        if role != "system" or not FOOTER.search(text):
-            turns.append({"role": role, "content": PAGES.sub("", text) if role == "user" else text})
+        if role != "system" or not FOOTER.fullmatch(text):
+            turns.append({"role": role, "content": text})
     row_id = identity(NAME, raw.value.get("id"), raw.value["conversations"])
     return Prompt(row_id, to_last_question(sound(turns)), dataset=NAME)
 

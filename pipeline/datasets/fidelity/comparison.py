@@ -1,0 +1,48 @@
+"""Hold how a prompt and its row differ.
+
+Guarantees: a change has one name of a closed list, so that changes can be counted; all else is a difference, in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipeline.records import Json, JsonObject
+
+
+class Change(StrEnum):
+    """What a prompt leaves out of its row, or writes otherwise."""
+
+    AFTER_QUESTION = "after_question"
+    SYSTEM = "system"
+    REPEAT = "repeat"
+    TOOL_TWICE = "tool_twice"
+    DECODED = "decoded"
+    JOINED = "joined"
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Changes, each with what was changed, and differences."""
+
+    changes: list[tuple[Change, str]] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+
+    def state(self, change: Change, what: str) -> None:
+        self.changes.append((change, what))
+
+    def differ(self, what: str) -> None:
+        self.differences.append(what)
+
+    def compare_tools(self, functions: Json, tools: Sequence[JsonObject]) -> None:
+        """Hold tools to the functions of a row, each once."""
+        wanted: list[Json] = []
+        for function in functions if isinstance(functions, list) else [functions]:
+            if function in wanted:
+                self.state(Change.TOOL_TWICE, "a function that is declared twice, in the same words")
+            else:
+                wanted.append(function)
+        if [{"type": "function", "function": function} for function in wanted] != [*tools]:
+            self.differ("tools: not the functions that the row declares")
