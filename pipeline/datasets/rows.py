@@ -16,7 +16,7 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A row as published.
+    """A row as published, or joined of the rows in `parts`.
 
     `line` is the record's number in its file, from 1 (in JSON lines, the line).
     """
@@ -24,6 +24,7 @@ class Raw:
     value: JsonObject
     file: str
     line: int
+    parts: tuple[Raw, ...] = ()
 
 
 class Reject(StrEnum):
