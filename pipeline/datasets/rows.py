@@ -41,6 +41,7 @@ class Reject(StrEnum):
     JOINED = "joined"
     NO_BEGINNING = "no_beginning"
     REPEATED = "repeated"
+    UNFAITHFUL = "unfaithful"
     UNRENDERABLE = "unrenderable"
     SPECIAL_TEXT = "special_text"
     TOO_LONG = "too_long"
@@ -62,11 +63,12 @@ MEANINGS: Mapping[Reject, str] = {
     Reject.JOINED: "no loss: the row continues a conversation, and its turns stand in that conversation's prompt",
     Reject.NO_BEGINNING: "the row continues a conversation whose earlier part is not in the source",
     Reject.REPEATED: "an earlier row has this id or, where rows have none, says all the same",
+    Reject.UNFAITHFUL: "a fault of this program: the prompt would say another thing than the row; please report it",
     Reject.UNRENDERABLE: "the target's own template cannot render the prompt",
     Reject.SPECIAL_TEXT: "the prompt spells a control token of the target, which engines read differently",
     Reject.TOO_LONG: "the prompt is over the limit even when cut to its first turn",
     Reject.CONTAMINATED: "the prompt shares an n-gram of words with an evaluation prompt",
-    Reject.DUPLICATE: "an earlier row asks the same: equal user turns and tools, but for case and white space",
+    Reject.DUPLICATE: "an earlier row asks the same: turns, tools and thinking are equal but for case and white space",
     Reject.OVER_CAP: "as many rows as the cap allows begin with this first user turn",
     Reject.NOT_DRAWN: "no fault: the draw took as many rows as were asked for, and not this one",
 }

@@ -61,13 +61,13 @@ keeps at most 3 rows a first user turn: the same flight and pizza questions come
 
 
 def adapt(raw: Raw) -> Prompt:
-    """Return the prompt of a published row. Raises RejectedError."""
+    """Return a published row's conversation. Raises RejectedError."""
     turns, tools = _read(raw.value)
     return _prompt(NAME, raw, sound(turns), tools)
 
 
 def adapt_reshaped(raw: Raw) -> Prompt:
-    """Return the prompt of LLaMA-Factory's row. Raises RejectedError."""
+    """Return LLaMA-Factory's conversation. Raises RejectedError."""
     tools = declared(objects(parsed(text_in(raw.value, "tools"), "tools"), "tools"))
     known = {_name(tool) for tool in tools}
     turns = without_loose_ends(list(_reshaped(objects_in(raw.value, "conversations"), known)))
@@ -101,9 +101,16 @@ def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
 
 def _prompt(name: str, raw: Raw, messages: Messages, tools: Sequence[JsonObject]) -> Prompt:
     row_id = identity(name, None, *map(raw.value.get, sorted(RESHAPED_COLUMNS if name == RESHAPED else COLUMNS)))
-    calls = any(turn.get("tool_calls") for turn in messages)
-    kept = to_drawn_question(messages, row_id) if calls else to_last_question(messages)
-    return Prompt(row_id, kept, tuple(tools), dataset=name)
+    return Prompt(row_id, messages, tuple(tools), dataset=name)
+
+
+def to_one_question(prompt: Prompt) -> Prompt:
+    """Return the conversation up to one of its questions.
+
+    It is drawn where functions are called, else the last. Raises RejectedError(NO_TURNS).
+    """
+    calls = any(turn.get("tool_calls") for turn in prompt.messages)
+    return to_drawn_question(prompt) if calls else to_last_question(prompt)
 
 
 def _objects(text: str) -> list[JsonObject]:

@@ -48,3 +48,8 @@ def adapt(raw: Raw) -> Prompt:
         return prompt_of(line)
     except RefusedError as error:
         raise RejectedError(Reject.WRONG_SHAPE, error.refusal.detail) from None
+
+
+def as_it_is(prompt: Prompt) -> Prompt:
+    """Return all of the conversation."""
+    return prompt

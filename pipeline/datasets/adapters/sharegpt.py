@@ -28,9 +28,9 @@ import orjson
 from pipeline.base.disk_sets import temporary
 from pipeline.base.json_lines import line_of
 from pipeline.datasets.blocks import Block, RowsBlock, SpilledBlock, rows_of
-from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError, objects_in, turns_in
-from pipeline.records import JsonObject, Prompt
+from pipeline.records import Json, JsonObject, Prompt
 
 NAME = "B7"
 COLUMNS, MORE = frozenset({"conversations"}), frozenset({"id", "plugins"})
@@ -76,7 +76,7 @@ and what may be a page number (`1 / 2`, a fraction as well), since a guess is wo
 
 
 def adapt(raw: Raw) -> Prompt:
-    """Return a whole conversation. Raises RejectedError."""
+    """Return a whole conversation, answers included. Raises RejectedError."""
     if raw.value.get("plugins"):
         raise RejectedError(Reject.PLUGINS, "the row has plugins")
     turns: list[JsonObject] = []
@@ -85,7 +85,7 @@ def adapt(raw: Raw) -> Prompt:
         if role != "system" or not FOOTER.fullmatch(text):
             turns.append({"role": role, "content": text})
     row_id = identity(NAME, raw.value.get("id"), raw.value["conversations"])
-    return Prompt(row_id, to_last_question(sound(turns)), dataset=NAME)
+    return Prompt(row_id, sound(turns), dataset=NAME)
 
 
 def chunk_of(row: JsonObject) -> tuple[str, int] | None:
@@ -121,7 +121,7 @@ def joined(rows: Sequence[Raw]) -> Iterator[Raw | Rejected]:
             others.append(Rejected(identity(NAME, row.value["id"]), Reject.JOINED, part_of, row.file, row.line))
         else:
             others.append(row if may_count and not _begins_with_answer(more) else _no_beginning(row, why))
-    whole = {**rows[0].value, "conversations": list(map(dict, turns))}
+    whole: dict[str, Json] = {**rows[0].value, "conversations": list(map(dict, turns))}
     yield Raw(whole, rows[0].file, rows[0].line, tuple(parts) if len(parts) > 1 else ())
     yield from others
 

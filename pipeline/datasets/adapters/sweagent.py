@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.datasets.conversation import identity, sound, to_drawn_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, objects_in, parsed, role_in, text_in
 from pipeline.records import Json, JsonObject, Prompt
 
@@ -47,13 +47,13 @@ call without its result, and before a result without its call.
 
 
 def adapt_nebius(raw: Raw) -> Prompt:
-    """Return a nebius trajectory's prefix. Raises RejectedError."""
+    """Return a nebius trajectory. Raises RejectedError."""
     turns = [_nebius_turn(turn) for turn in objects_in(raw.value, "trajectory")]
     return _prompt(NEBIUS, identity(NEBIUS, None, raw.value["trajectory"]), turns)
 
 
 def adapt_smith(raw: Raw) -> Prompt:
-    """Return a SWE-smith trajectory's prefix. Raises RejectedError."""
+    """Return a SWE-smith trajectory. Raises RejectedError."""
     turns = smith_turns(raw.value)
     name = form_of(turns)
     return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), before_loose_end(turns))
@@ -89,7 +89,7 @@ def task_of(prompt: Prompt) -> str:
 def _prompt(name: str, row_id: str, turns: Sequence[JsonObject]) -> Prompt:
     if not turns:
         raise RejectedError(Reject.NO_TURNS, "the trajectory is empty")
-    return Prompt(row_id, to_drawn_question(sound(turns), row_id), dataset=name)
+    return Prompt(row_id, sound(turns), dataset=name)
 
 
 def before_loose_end(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:

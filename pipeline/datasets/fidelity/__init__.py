@@ -9,4 +9,5 @@ Entry: `compare.differences`. In order of reading:
 - `source_turns`: a row's turns, each text as published
 - `glaive_text`: Glaive's one string, compared by writing it again
 - `compare`: one row and its prompt
+- `file`: a file of prompts and its source
 """

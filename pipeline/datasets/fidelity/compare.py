@@ -27,6 +27,7 @@ from pipeline.datasets.adapters import mixture_of_thoughts as thoughts
 from pipeline.datasets.fidelity import source_turns as source
 from pipeline.datasets.fidelity.comparison import Change, Comparison
 from pipeline.datasets.fidelity.glaive_text import compare_with_text
+from pipeline.datasets.rows import Raw
 from pipeline.records import JsonObject, Prompt
 
 Turns: TypeAlias = "list[JsonObject]"
@@ -53,6 +54,21 @@ def compare(dataset: str, row: JsonObject, prompt: Prompt) -> Comparison:
         _COMPARISONS[_variant(dataset, row)](row, prompt, found)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         found.differ(f"the row cannot be read as {dataset} publishes it: {type(error).__name__} {error}")
+    return found
+
+
+def compare_raw(dataset: str, raw: Raw, prompt: Prompt) -> Comparison:
+    """Return the same of a row that may be joined.
+
+    Each message of each part must stand in the joined row where the part's id says.
+    """
+    found = compare(dataset, raw.value, prompt)
+    for part in raw.parts:
+        offset = (sharegpt.chunk_of(part.value) or ("", 0))[1]
+        found.state(Change.JOINED, f"{part.value['id']} of {part.file}:{part.line}")
+        whole, own = source.as_spoken(raw.value), source.as_spoken(part.value)
+        if whole[offset : offset + len(own)] != own:
+            found.differ(f"{part.value['id']} does not stand in the joined row at message {offset}")
     return found
 
 

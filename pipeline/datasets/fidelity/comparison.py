@@ -5,7 +5,7 @@ Guarantees: a change has one name of a closed list, so that changes can be count
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +21,16 @@ class Change(StrEnum):
     TOOL_TWICE = "tool_twice"
     DECODED = "decoded"
     JOINED = "joined"
+
+
+CHANGES: Mapping[Change, str] = {
+    Change.AFTER_QUESTION: "turns after the question were left out, its recorded answer first",
+    Change.SYSTEM: "a system text was left out that the dataset's page names: a footer, or another model's orders",
+    Change.REPEAT: "a user's turn that says the same as the one before it was left out",
+    Change.TOOL_TWICE: "a function that was declared twice in the same words is declared once",
+    Change.DECODED: "the syntax of a row that is one text became turns, tools and calls; what they say was kept",
+    Change.JOINED: "the row was joined of several, each of which is named",
+}
 
 
 @dataclass(slots=True)

@@ -37,6 +37,11 @@ def spoken(row: Mapping[str, Any], *, column: str, roles: Mapping[str, str]) -> 
     return [{"role": roles.get(turn["from"]), "content": turn["value"]} for turn in row[column]]
 
 
+def as_spoken(row: Mapping[str, Any]) -> list[tuple[object, object]]:
+    """Return `from` and `value` of each turn."""
+    return [(turn.get("from"), turn.get("value")) for turn in row["conversations"]]
+
+
 def own_turns(row: Mapping[str, Any]) -> list[JsonObject]:
     """Return OpenAI messages; a null key is one left out."""
     return [
