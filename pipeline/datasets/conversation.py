@@ -88,7 +88,7 @@ def to_last_question(prompt: Prompt) -> Prompt:
 
 
 def to_drawn_question(prompt: Prompt) -> Prompt:
-    """Return the conversation up to a question, drawn by its id.
+    """Return the conversation up to a question drawn by id.
 
     Used where the recorded answers act on a machine: each is another kind of text (a call, a look, a last word), and
     only a prefix is a true history, as what followed answers something that the target never said. Raises

@@ -244,7 +244,10 @@ _PUBLISHED: Sequence[Dataset] = (
 
 
 def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt:
-    """Read a row by the first variant it fits. Raises RejectedError."""
+    """Read a row by the first variant it fits.
+
+    Raises RejectedError.
+    """
     for variant in variants:
         if variant.columns <= raw.value.keys():
             return variant.read(raw)
@@ -300,7 +303,7 @@ def gathered(dataset: Dataset, blocks: Iterable[Block]) -> Iterator[Block]:
 def outcomes_of(
     dataset: Dataset, block: Block, turns: Turns = Turns.LAST
 ) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
-    """Yield each row of a block with its outcome, or each of them.
+    """Yield each row of a block with its outcomes.
 
     The row is None where it could not be read.
     """

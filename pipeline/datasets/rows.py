@@ -16,7 +16,7 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A row as published, or joined of the rows in `parts`.
+    """A row as published, or joined of `parts`.
 
     `line` is the record's number in its file, from 1 (in JSON lines, the line).
     """

@@ -146,7 +146,7 @@ def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
 
 
 def _content(text: str, separator: str) -> str | None:
-    """Return what was said in a turn, or None where unsure."""
+    """Return what a turn says, or None where unsure."""
     content = text.rstrip("\n")
     if content.endswith(END):
         content = content.removesuffix(END)

@@ -129,7 +129,7 @@ def joined(rows: Sequence[Raw]) -> Iterator[Raw | Rejected]:
 def _apart(
     turns: Sequence[JsonObject], more: Sequence[JsonObject], offset: int, *, agree: bool, published: bool
 ) -> str | None:
-    """Return why a chunk cannot be joined to turns; None if it can.
+    """Return why a chunk cannot be joined, or None.
 
     `agree`: all rows of the prefix agree; `published`: it has the form of the publisher's.
     """

@@ -1,4 +1,4 @@
-"""Compare a prompt with the row that it was made of.
+"""Compare a prompt with its row.
 
 Guarantees: the row is read again, by other code than the adapter's, and nothing is stripped, replaced or folded before
 texts are compared. Whatever differs is either a Change that the dataset's page names (turns after the question, a
@@ -34,7 +34,7 @@ Turns: TypeAlias = "list[JsonObject]"
 
 
 def differences(dataset: str, row: JsonObject, prompt: Prompt) -> list[str]:
-    """Return where the prompt does not say what its row says.
+    """Return where prompt and row say different things.
 
     `dataset` is a name of the registry, `row` one row as published (of B7, as joined), and `prompt` what its adapter
     made of it, whichever question it ends on. None means: each message of the prompt is a turn of the row with its very
@@ -49,9 +49,11 @@ def differences(dataset: str, row: JsonObject, prompt: Prompt) -> list[str]:
 
 def compare(dataset: str, row: JsonObject, prompt: Prompt) -> Comparison:
     """Return the changes and the differences."""
-    found = Comparison()
+    found, variant = Comparison(), _variant(dataset, row)
+    if variant != messages.NAME and not prompt.thinking:
+        found.differ("thinking: the row says nothing of it")
     try:
-        _COMPARISONS[_variant(dataset, row)](row, prompt, found)
+        _COMPARISONS[variant](row, prompt, found)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         found.differ(f"the row cannot be read as {dataset} publishes it: {type(error).__name__} {error}")
     return found
@@ -89,8 +91,8 @@ _Compare: TypeAlias = Callable[[JsonObject, Prompt, Comparison], None]
 def _by_turns(read: Callable[[JsonObject], Turns], row: JsonObject, prompt: Prompt, found: Comparison) -> None:
     """Compare messages with the turns that `read` finds."""
     walk(read(row), prompt.messages, found)
-    if prompt.tools or not prompt.thinking:
-        found.differ("the prompt has tools or no thinking, and the row says nothing of either")
+    if prompt.tools:
+        found.differ("tools: the row declares none")
 
 
 def _small(row: JsonObject, prompt: Prompt, found: Comparison) -> None:
@@ -152,7 +154,7 @@ def walk(turns: Sequence[JsonObject], said: Sequence[JsonObject], found: Compari
 
 
 def _left_out(turns: Sequence[JsonObject], at: int) -> Change | None:
-    """Return why a turn may be left out, if it may."""
+    """Return why a turn may be left out, or None."""
     turn = turns[at]
     if turn["role"] == "system" and (
         turn["content"] in thoughts.SWITCHES or sharegpt.FOOTER.fullmatch(str(turn["content"]))

@@ -13,7 +13,7 @@ from pipeline.records import Json, JsonObject
 
 
 class Change(StrEnum):
-    """What a prompt leaves out of its row, or writes otherwise."""
+    """What a prompt leaves out, or writes otherwise."""
 
     AFTER_QUESTION = "after_question"
     SYSTEM = "system"

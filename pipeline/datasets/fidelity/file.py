@@ -1,4 +1,4 @@
-"""Hold a file of prompts to its source, row by row.
+"""Hold a file of prompts to its source.
 
 Guarantees: the source is read again, and each prompt is compared as it stands in the file. A prompt without a row, and
 a line that is no prompt, is a difference. Memory does not grow with the rows.

@@ -14,9 +14,15 @@ from pipeline.datasets.fidelity.comparison import Change, Comparison
 from pipeline.records import Json, JsonObject, Prompt
 
 OFFER = "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
-MARK = r"(?: <\|endoftext\|>)?"
-BETWEEN = r"\n\n\n?"
-LATER = re.compile(r"(?:\A|\n\n+)(?:USER|ASSISTANT|A|FUNCTION RESPONSE): ")
+HEADS = {"user": "USER", "assistant": "(?:ASSISTANT|A)", "tool": "FUNCTION RESPONSE"}
+HEAD = "(?:USER|ASSISTANT|A|FUNCTION RESPONSE): "
+LATER = re.compile(rf"(?:\A|\n\n+){HEAD}")
+BY_TWO = re.compile(rf"[^\n]\n\n{HEAD}")
+KEYS = {
+    "user": {"role", "content"},
+    "assistant": {"role", "content", "tool_calls"},
+    "tool": {"role", "content", "tool_call_id"},
+}
 
 
 def compare_with_text(row: JsonObject, prompt: Prompt, found: Comparison) -> None:
@@ -36,11 +42,12 @@ def compare_with_text(row: JsonObject, prompt: Prompt, found: Comparison) -> Non
 
 
 def _walk(chat: str, spoken: list[JsonObject], first: int, found: Comparison) -> None:
+    separator = "\n\n" if BY_TWO.search(chat) else "\n\n\n"
     at = 0
     for number, message in enumerate(spoken):
-        turn = re.compile((BETWEEN if at else "") + _written(message), re.DOTALL)
+        turn = _written(message, separator)
         ended = turn.match(chat, at)
-        if ended is None and number and (repeat := re.compile(BETWEEN + _written(spoken[number - 1])).match(chat, at)):
+        if ended is None and number and (repeat := _written(spoken[number - 1], separator).match(chat, at)):
             found.state(Change.REPEAT, f"the turn behind messages[{first + number - 1}]")
             at = repeat.end()
             ended = turn.match(chat, at)
@@ -48,29 +55,27 @@ def _walk(chat: str, spoken: list[JsonObject], first: int, found: Comparison) ->
             found.differ(f"messages[{first + number}] is {message!r:.200}, and the row says {chat[at : at + 200]!r}")
             return
         at = ended.end()
-    rest = chat[at:]
-    if later := len(LATER.findall(rest)):
+    if later := len(LATER.findall(chat[at:])):
         found.state(Change.AFTER_QUESTION, f"{later} turns")
-    if rest.strip("\n") and LATER.match(rest) is None:
-        found.differ(f"messages[{first + len(spoken) - 1}] ends early: the row goes on {rest[:200]!r}")
+    if chat[at:] and LATER.match(chat[at:]) is None:
+        found.differ(f"messages[{first + len(spoken) - 1}] ends early: the row goes on {chat[at : at + 200]!r}")
 
 
-def _written(message: JsonObject) -> str:
-    """Return a pattern of the text that the message was."""
-    content = re.escape(str(message["content"]))
-    if message["role"] == "user":
-        return f"USER: {content}{MARK}"
-    if message["role"] == "tool":
-        return f"FUNCTION RESPONSE: {content}{MARK}"
-    return f"(?:ASSISTANT|A): {content}{_call(message.get('tool_calls'))}{MARK}"
+def _written(message: JsonObject, separator: str) -> re.Pattern[str]:
+    """Return a pattern of the text that the message was.
+
+    Raises KeyError for a message that no turn can be.
+    """
+    role = str(message["role"])
+    if extra := message.keys() - KEYS[role]:
+        raise KeyError(f"a {role} message has {min(extra)!r}")
+    content, call = re.escape(str(message["content"])), _call(message["tool_calls"]) if "tool_calls" in message else ""
+    return re.compile(rf"{HEADS[role]}: {content}{call}(?: <\|endoftext\|>\n*|{separator}|\Z)", re.DOTALL)
 
 
-def _call(calls: Json) -> str:
-    if not isinstance(calls, list):
-        return ""
-    ((call,),) = ([one for one in calls if isinstance(one, dict)],)
-    function: Any = call["function"]
-    name, arguments = re.escape(function["name"]), re.escape(function["arguments"])
+def _call(calls: Any) -> str:  # noqa: ANN401 — any JSON
+    (call,) = calls
+    name, arguments = re.escape(call["function"]["name"]), re.escape(call["function"]["arguments"])
     return rf"""<functioncall>\s*\{{\s*"name":\s*"{name}",\s*"arguments":\s*('?){arguments}\1\s*\}}\s*?"""
 
 

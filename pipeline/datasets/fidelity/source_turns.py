@@ -18,7 +18,7 @@ _CALL = re.compile(r'\{\s*"name":\s*"([^"\\]+)",\s*"arguments":\s*(\{.*\}|\'\{.*
 
 
 def json_of(value: Any) -> Any:  # noqa: ANN401 — any JSON
-    """Return the JSON that a text holds, or the value itself."""
+    """Return a text's JSON, or the value itself."""
     return json.loads(value) if isinstance(value, str) else value
 
 

@@ -93,7 +93,7 @@ def test_whole_conversations_are_not_joined_by_a_number_alone() -> None:
     assert [(f"B7-identity_{n}", 1) for n in (0, 2, 4, 9)] == summary(outcomes(*rows))
 
 
-def test_counted_rows_without_the_first_stand_alone_if_they_disagree() -> None:
+def test_counted_rows_that_disagree_stand_alone_without_a_first() -> None:
     rows = [talk("identity", n, f"Who is {n}?", f"It is {n}.") for n in (3, 4)]
 
     assert [("B7-identity_3", 1), ("B7-identity_4", 1)] == summary(outcomes(*rows))
