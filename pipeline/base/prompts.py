@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.base.disk_sets import DiskSet
+from pipeline.base.file_kinds import require_lines
 from pipeline.base.json_lines import LONGEST_LINE, json_kind, malformed, require_shallow, strict_object
 from pipeline.records import Json, JsonObject, Prompt, Refusal, RefusedError
 
@@ -39,9 +40,10 @@ class RefusedLine:
 def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
     """Yield each line as a Prompt or a RefusedLine.
 
-    In the order of the file. Raises OSError on opening.
+    In the order of the file. Raises OSError on opening, and FileKindError where the file holds no lines.
     """
     with closing(DiskSet()) as ids, path.open("rb") as file:
+        require_lines(path, file)
         for number, line in enumerate(_lines(file), start=1):
             if line is not None and not line.strip():
                 continue

@@ -23,9 +23,10 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from pipeline.base.file_kinds import PACKED
 from pipeline.datasets.blocks import rows_of
 from pipeline.datasets.conversation import normal, text_of
-from pipeline.datasets.rows import Raw
+from pipeline.datasets.rows import Raw, Rejected
 from pipeline.datasets.sources import KINDS, Schema, SourceError, blocks_of
 from pipeline.records import Json, JsonObject, Prompt
 
@@ -171,6 +172,8 @@ QUESTION_COLUMNS = (
     *("messages", "conversations", "responses_create_params"),
 )
 """Columns in which evaluation sets keep their questions."""
+UNREAD = (".csv", ".tsv", ".txt", ".arrow", ".xlsx")
+"""Files that may hold questions and are not read; they are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +193,20 @@ class EvaluationText:
 def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
     """Return what evaluations ask, and the files without questions.
 
-    Raises SourceError where nothing is asked at all.
+    Raises SourceError where nothing is asked at all, and for a file or a record that cannot be read: what it asks would
+    not be compared.
     """
-    paths = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.suffix in KINDS)
+    inner = [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if path.is_file())
     found: list[EvaluationText] = []
-    without: list[str] = []
-    for path in paths:
+    without = [str(path) for path in inner if path.suffix in UNREAD]
+    for path in inner:
+        if path.suffix not in (*KINDS, *PACKED) and path != folder:
+            continue
         schema = Schema(str(path), [frozenset()], frozenset(QUESTION_COLUMNS))
-        rows = (row for block in blocks_of(path, schema) for row in rows_of(block) if isinstance(row, Raw))
         texts = [
             EvaluationText(text, row.file, row.line)
-            for row in rows
+            for block in blocks_of(path, schema)
+            for row in map(_required, rows_of(block))
             for column in QUESTION_COLUMNS
             for text in _texts(row.value.get(column))
             if text.strip()
@@ -213,6 +219,13 @@ def asked_in(folder: Path) -> tuple[list[EvaluationText], list[str]]:
             f"{folder}: {what} ({', '.join(QUESTION_COLUMNS[:6])}, messages …). Give a folder of evaluation prompts"
         )
     return found, without
+
+
+def _required(row: Raw | Rejected) -> Raw:
+    """Return a record that could be read. Raises SourceError."""
+    if isinstance(row, Rejected):
+        raise SourceError(f"{row.file}:{row.line} cannot be read, so what it asks would not be compared: {row.detail}")
+    return row
 
 
 def _texts(value: Json) -> Iterator[str]:
