@@ -56,7 +56,7 @@ MEANINGS: Mapping[Reject, str] = {
     Reject.WRONG_SHAPE: "a column is absent, or holds another type than the published schema says",
     Reject.NO_TURNS: "the row has no turns, or none that a model would answer",
     Reject.EMPTY_PROMPT: "the question is empty or white space",
-    Reject.UNKNOWN_ROLE: "a turn has a role that the dataset does not publish",
+    Reject.UNKNOWN_ROLE: "a turn has a role that the dataset does not publish, or that no template knows",
     Reject.UNREADABLE_TOOLS: "the row says that there are functions, and what follows is no list of them",
     Reject.TOOL_TWICE: "two functions of the row have one name and say different things",
     Reject.PLUGINS: "the conversation used a chat site's plug-ins, which no prompt can declare",
