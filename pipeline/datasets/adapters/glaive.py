@@ -30,8 +30,8 @@ OFFER = "with access to the following functions. Use them if required -"
 OFFERED = f"{SYSTEM}You are a helpful assistant {OFFER}\n"
 HEAD = re.compile(r"(\A|\n\n+)(USER|ASSISTANT|FUNCTION RESPONSE): ")
 SHORT_HEAD = re.compile(r"(\A|\n\n+)(USER|A|FUNCTION RESPONSE): ")
-SEPARATORS = ("\n\n", "\n\n\n")
-"""What stands between turns: in one row always the same."""
+SEPARATOR = "\n\n\n"
+"""What stands between turns where there are functions; a row without them may have one line feed less."""
 CALL = re.compile(r"(.*?)<functioncall>\s*(\{.*\})\s*\Z", re.DOTALL)
 ARGUMENTS = re.compile(r"""\{\s*"name":\s*"([^"\\]+)",\s*"arguments":\s*(?:'(\{.*\})'|(\{.*\}))\s*\}\s*\Z""", re.DOTALL)
 """A call, its arguments between single quotes, which make the whole no JSON, or bare."""
@@ -51,8 +51,8 @@ Dropped: the sentence that introduces the functions, since the target's own temp
 introduces them in other words is rejected); ` <|endoftext|>` at the end of a turn; the answers after the question. The
 conversation ends before a call that cannot be read (arguments that are no JSON object, as with `\\'` inside or
 `Infinity`; the key `parameters`; another syntax; a function that is not declared; a call without a response), before a
-response to no call, before a turn in which `<|endoftext|>` stands anywhere else, where the publisher's cleaning
-overwrote text, and before a turn that more line feeds follow than the row's other turns, since some may be its own.
+response to no call, and before a turn in which `<|endoftext|>` stands anywhere else, where the publisher's cleaning
+overwrote text. Two or three line feeds stand between the turns of a row, always as many; any more belong to the turn.
 Two functions of one name that say different things reject the row (338 rows); the same one twice is one. Preparation
 keeps at most 3 rows a first user turn: the same flight and pizza questions come hundreds of times.
 
@@ -92,7 +92,7 @@ def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
     elif OFFER in text:
         raise RejectedError(Reject.UNREADABLE_TOOLS, "the functions are introduced in other words than published")
     elif text.startswith(SYSTEM):
-        system = [{"role": "system", "content": text.removeprefix(SYSTEM).removesuffix(SEPARATORS[0])}]
+        system = [{"role": "system", "content": text.removeprefix(SYSTEM).removesuffix("\n\n")}]
     elif text:
         raise RejectedError(Reject.WRONG_SHAPE, f"system does not begin with {SYSTEM!r}")
     turns = _turns(text_in(row, "chat"), {_name(tool) for tool in tools})
@@ -135,7 +135,7 @@ def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
     heads = list((HEAD if "ASSISTANT: " in chat else SHORT_HEAD).finditer(chat))
     if not heads or heads[0].start() > 0:
         raise RejectedError(Reject.NO_TURNS, "chat begins with no turn" if chat.strip() else "chat is empty")
-    separator = min((one.group(1) for one in heads[1:]), default=SEPARATORS[1])
+    separator = min(SEPARATOR, *(one.group(1) for one in heads[1:]))
     ends = [one.start(2) for one in heads[1:]] + [len(chat)]
     for number, (one, end) in enumerate(zip(heads, ends, strict=True)):
         content = _content(chat[one.end() : end], separator)
@@ -147,11 +147,8 @@ def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
 
 def _content(text: str, separator: str) -> str | None:
     """Return what a turn says, or None where unsure."""
-    content = text.rstrip("\n")
-    if content.endswith(END):
-        content = content.removesuffix(END)
-    elif text != content and (separator not in SEPARATORS or text != content + separator):
-        return None
+    marked = text.rstrip("\n")
+    content = marked.removesuffix(END) if marked.endswith(END) else text.removesuffix(separator)
     return None if MARK in content else content
 
 

@@ -14,10 +14,14 @@ from pipeline.datasets.fidelity.comparison import Change, Comparison
 from pipeline.records import Json, JsonObject, Prompt
 
 OFFER = "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
-HEADS = {"user": "USER", "assistant": "(?:ASSISTANT|A)", "tool": "FUNCTION RESPONSE"}
+HEADS = {"user": ("USER: ",), "assistant": ("ASSISTANT: ", "A: "), "tool": ("FUNCTION RESPONSE: ",)}
+MARK = " <|endoftext|>"
 HEAD = "(?:USER|ASSISTANT|A|FUNCTION RESPONSE): "
 LATER = re.compile(rf"(?:\A|\n\n+){HEAD}")
 BY_TWO = re.compile(rf"[^\n]\n\n{HEAD}")
+CALL_OPENS = re.compile(r'<functioncall>\s*\{\s*"name":\s*"')
+ARGUMENTS_OPEN = re.compile(r'",\s*"arguments":\s*(\'?)')
+CALL_CLOSES = re.compile(r"\s*\}\s*?(?= <\|endoftext\|>|\n\n|\Z)")
 KEYS = {
     "user": {"role", "content"},
     "assistant": {"role", "content", "tool_calls"},
@@ -45,38 +49,52 @@ def _walk(chat: str, spoken: list[JsonObject], first: int, found: Comparison) ->
     separator = "\n\n" if BY_TWO.search(chat) else "\n\n\n"
     at = 0
     for number, message in enumerate(spoken):
-        turn = _written(message, separator)
-        ended = turn.match(chat, at)
-        if ended is None and number and (repeat := _written(spoken[number - 1], separator).match(chat, at)):
+        ended = _end_of(message, chat, at, separator)
+        if ended is None and number and (repeated := _end_of(spoken[number - 1], chat, at, separator)) is not None:
             found.state(Change.REPEAT, f"the turn behind messages[{first + number - 1}]")
-            at = repeat.end()
-            ended = turn.match(chat, at)
+            at = repeated
+            ended = _end_of(message, chat, at, separator)
         if ended is None:
             found.differ(f"messages[{first + number}] is {message!r:.200}, and the row says {chat[at : at + 200]!r}")
             return
-        at = ended.end()
+        at = ended
     if later := len(LATER.findall(chat[at:])):
         found.state(Change.AFTER_QUESTION, f"{later} turns")
     if chat[at:] and LATER.match(chat[at:]) is None:
         found.differ(f"messages[{first + len(spoken) - 1}] ends early: the row goes on {chat[at : at + 200]!r}")
 
 
-def _written(message: JsonObject, separator: str) -> re.Pattern[str]:
-    """Return a pattern of the text that the message was.
+def _end_of(message: JsonObject, chat: str, at: int, separator: str) -> int | None:
+    """Return where the turn that says this ends, if it begins here.
 
     Raises KeyError for a message that no turn can be.
     """
     role = str(message["role"])
     if extra := message.keys() - KEYS[role]:
         raise KeyError(f"a {role} message has {min(extra)!r}")
-    content, call = re.escape(str(message["content"])), _call(message["tool_calls"]) if "tool_calls" in message else ""
-    return re.compile(rf"{HEADS[role]}: {content}{call}(?: <\|endoftext\|>\n*|{separator}|\Z)", re.DOTALL)
+    said = (head + str(message["content"]) for head in HEADS[role])
+    ended = next((at + len(text) for text in said if chat.startswith(text, at)), None)
+    if ended is not None and "tool_calls" in message:
+        ended = _end_of_call(message["tool_calls"], chat, ended)
+    if ended is None or ended == len(chat):
+        return ended
+    if chat.startswith(MARK, ended):
+        return len(chat) - len(chat[ended + len(MARK) :].lstrip("\n"))
+    return ended + len(separator) if chat.startswith(separator, ended) else None
 
 
-def _call(calls: Any) -> str:  # noqa: ANN401 — any JSON
+def _end_of_call(calls: Any, chat: str, at: int) -> int | None:  # noqa: ANN401 — any JSON
+    """Return where the call that says this ends, if it begins here."""
     (call,) = calls
-    name, arguments = re.escape(call["function"]["name"]), re.escape(call["function"]["arguments"])
-    return rf"""<functioncall>\s*\{{\s*"name":\s*"{name}",\s*"arguments":\s*('?){arguments}\1\s*\}}\s*?"""
+    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    opened = CALL_OPENS.match(chat, at)
+    if opened is None or not chat.startswith(name, opened.end()):
+        return None
+    between = ARGUMENTS_OPEN.match(chat, opened.end() + len(name))
+    if between is None or not chat.startswith(arguments + between[1], between.end()):
+        return None
+    closed = CALL_CLOSES.match(chat, between.end() + len(arguments + between[1]))
+    return None if closed is None else closed.end()
 
 
 def _objects(text: str) -> list[Json]:
