@@ -65,7 +65,7 @@ def _walk(chat: str, spoken: list[JsonObject], first: int, found: Comparison) ->
 
 
 def _end_of(message: JsonObject, chat: str, at: int, separator: str) -> int | None:
-    """Return where the turn that says this ends, if it begins here.
+    """Return where the turn that says this ends, or None.
 
     Raises KeyError for a message that no turn can be.
     """
@@ -84,7 +84,7 @@ def _end_of(message: JsonObject, chat: str, at: int, separator: str) -> int | No
 
 
 def _end_of_call(calls: Any, chat: str, at: int) -> int | None:  # noqa: ANN401 — any JSON
-    """Return where the call that says this ends, if it begins here."""
+    """Return where the call that says this ends, or None."""
     (call,) = calls
     name, arguments = call["function"]["name"], call["function"]["arguments"]
     opened = CALL_OPENS.match(chat, at)
