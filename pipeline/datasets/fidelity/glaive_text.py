@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.datasets.fidelity.comparison import Change, Comparison
 from pipeline.records import Json, JsonObject, Prompt
 
 OFFER = "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
-HEADS = {"user": ("USER: ",), "assistant": ("ASSISTANT: ", "A: "), "tool": ("FUNCTION RESPONSE: ",)}
+HEADS = {"user": "USER: ", "assistant": "ASSISTANT: ", "tool": "FUNCTION RESPONSE: "}
+SHORT = {**HEADS, "assistant": "A: "}
+"""Heads of a row in which no `ASSISTANT: ` stands."""
 MARK = " <|endoftext|>"
-HEAD = "(?:USER|ASSISTANT|A|FUNCTION RESPONSE): "
-LATER = re.compile(rf"(?:\A|\n\n+){HEAD}")
-BY_TWO = re.compile(rf"[^\n]\n\n{HEAD}")
 CALL_OPENS = re.compile(r'<functioncall>\s*\{\s*"name":\s*"')
 ARGUMENTS_OPEN = re.compile(r'",\s*"arguments":\s*(\'?)')
 CALL_CLOSES = re.compile(r"\s*\}\s*?(?= <\|endoftext\|>|\n\n|\Z)")
@@ -46,34 +46,40 @@ def compare_with_text(row: JsonObject, prompt: Prompt, found: Comparison) -> Non
 
 
 def _walk(chat: str, spoken: list[JsonObject], first: int, found: Comparison) -> None:
-    separator = "\n\n" if BY_TWO.search(chat) else "\n\n\n"
+    heads = HEADS if HEADS["assistant"] in chat else SHORT
+    head = f"(?:{'|'.join(heads.values())})"
+    separator = "\n\n" if re.search(rf"[^\n]\n\n{head}", chat) else "\n\n\n"
     at = 0
     for number, message in enumerate(spoken):
-        ended = _end_of(message, chat, at, separator)
-        if ended is None and number and (repeated := _end_of(spoken[number - 1], chat, at, separator)) is not None:
+        ended = _end_of(message, chat, at, (heads, separator))
+        if (
+            ended is None
+            and number
+            and (repeated := _end_of(spoken[number - 1], chat, at, (heads, separator))) is not None
+        ):
             found.state(Change.REPEAT, f"the turn behind messages[{first + number - 1}]")
             at = repeated
-            ended = _end_of(message, chat, at, separator)
+            ended = _end_of(message, chat, at, (heads, separator))
         if ended is None:
             found.differ(f"messages[{first + number}] is {message!r:.200}, and the row says {chat[at : at + 200]!r}")
             return
         at = ended
-    if later := len(LATER.findall(chat[at:])):
+    if later := len(re.findall(rf"(?:\A|\n\n+){head}", chat[at:])):
         found.state(Change.AFTER_QUESTION, f"{later} turns")
-    if chat[at:] and LATER.match(chat[at:]) is None:
+    if chat[at:] and re.match(head, chat[at:]) is None:
         found.differ(f"messages[{first + len(spoken) - 1}] ends early: the row goes on {chat[at : at + 200]!r}")
 
 
-def _end_of(message: JsonObject, chat: str, at: int, separator: str) -> int | None:
+def _end_of(message: JsonObject, chat: str, at: int, row: tuple[Mapping[str, str], str]) -> int | None:
     """Return where the turn that says this ends, or None.
 
-    Raises KeyError for a message that no turn can be.
+    `row` has the row's heads and separator. Raises KeyError for a message that no turn can be.
     """
-    role = str(message["role"])
+    (heads, separator), role = row, str(message["role"])
     if extra := message.keys() - KEYS[role]:
         raise KeyError(f"a {role} message has {min(extra)!r}")
-    said = (head + str(message["content"]) for head in HEADS[role])
-    ended = next((at + len(text) for text in said if chat.startswith(text, at)), None)
+    said = heads[role] + str(message["content"])
+    ended = at + len(said) if chat.startswith(said, at) else None
     if ended is not None and "tool_calls" in message:
         ended = _end_of_call(message["tool_calls"], chat, ended)
     if ended is None or ended == len(chat):
