@@ -4,8 +4,9 @@ Schema of a line: `{"id", "messages", "tools"?, "thinking"?, "dataset"?}`.
 
 Guarantees: only b"\n" ends a line (U+2028 and NEL are text), types are taken as they are, memory does not grow with the
 file. Blank lines are skipped; null for an optional key counts as absent. Refuses line by line, never with a crash:
-another schema, an unknown or repeated key, an id that an earlier line has. An unknown key is refused because a misspelt
-one would change what is asked and paid for.
+another schema, an unknown or repeated key, an unknown role, an id that an earlier line has. An unknown key or role is
+refused because a misspelt one would change what is asked and paid for: templates print a role that they do not know as
+the system's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.base.disk_sets import DiskSet
+from pipeline.base.file_kinds import require_lines
 from pipeline.base.json_lines import LONGEST_LINE, json_kind, malformed, require_shallow, strict_object
 from pipeline.records import Json, JsonObject, Prompt, Refusal, RefusedError
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of a message. `function` is an older name of `tool`, and no template here knows it."""
 KEYS = frozenset({"id", "messages", "tools", "thinking", "dataset"})
 
 
@@ -39,9 +43,10 @@ class RefusedLine:
 def read_prompts(path: Path) -> Iterator[Prompt | RefusedLine]:
     """Yield each line as a Prompt or a RefusedLine.
 
-    In the order of the file. Raises OSError on opening.
+    In the order of the file. Raises OSError on opening, and FileKindError where the file holds no lines.
     """
     with closing(DiskSet()) as ids, path.open("rb") as file:
+        require_lines(path, file)
         for number, line in enumerate(_lines(file), start=1):
             if line is not None and not line.strip():
                 continue
@@ -103,7 +108,9 @@ def _messages(line: JsonObject) -> list[JsonObject]:
     if not messages:
         malformed("messages must not be empty", "messages")
     for index, message in enumerate(messages):
-        _text(message.get("role"), f"messages[{index}].role")
+        role = _text(message.get("role"), f"messages[{index}].role")
+        if role not in ROLES:
+            malformed(f"unknown role {role!r:.40}: roles are {', '.join(ROLES)}", f"messages[{index}].role")
         if not isinstance(message.get("content"), str | list | None):
             malformed("content must be text, a list of parts or null", f"messages[{index}].content")
     return messages

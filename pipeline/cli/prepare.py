@@ -1,11 +1,13 @@
 """Turn a dataset's rows into prompts; print the datasets' pages.
 
-    python -m pipeline prepare SOURCE --dataset NAME --out FILE
+    python -m pipeline prepare SOURCE --dataset NAME --out FILE [--check]
     python -m pipeline datasets
 
-Guarantees: both files that `prepare` writes are whole or not there, whatever stopped it. A row that is not taken stands
-in the second with its reason. Decontamination is on unless it is switched off by name: where no evaluation prompts are
-named, it refuses instead of going without. docs/datasets.md is made from the registry and nothing else.
+Guarantees: the files that `prepare` writes are whole or not there, whatever stopped it. A row that is not taken stands
+in the second with its reason, and what a prompt leaves out of its row or decodes in the third. `--check` reads source
+and prompts again and compares them turn by turn; a difference is exit 1. Decontamination is on unless it is switched
+off by name: where no evaluation prompts are named, it refuses instead of going without. docs/datasets.md is made from
+the registry and nothing else.
 """
 
 from __future__ import annotations
@@ -14,17 +16,20 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pipeline.cli.options import ArgumentsError, positive
 from pipeline.datasets.decontaminate import LONG, SHORT, asked_in, grams_of
-from pipeline.datasets.registry import DATASETS, Dataset, dataset_named
+from pipeline.datasets.fidelity.comparison import CHANGES, Change
+from pipeline.datasets.fidelity.file import Checked, check_file
+from pipeline.datasets.registry import DATASETS, Dataset, Turns, dataset_named
 from pipeline.datasets.rows import MEANINGS, Reject
 from pipeline.datasets.sources import files_of
+from pipeline.records import Json
 
 if TYPE_CHECKING:
     from pipeline.datasets.decontaminate import NGrams
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
 
 EVALSETS = "DRAFTER_GATE_EVALSETS"
 OUT = "prompts.jsonl"
+DIFFERENT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,9 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE", help=out)
     rejects = "file for rejected rows (default: rejects.jsonl beside prompts.jsonl)"
     add("--rejects", type=Path, metavar="FILE", help=rejects)
+    add(
+        "--check", action="store_true", help="compare what was written with the source, turn by turn; exit 1 if unequal"
+    )
     add("--workers", type=positive, default=1, metavar="N", help="processes (default 1)")
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
 
@@ -76,6 +85,8 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     add("--tokenizer", metavar="DIR", help="directory of its vocabulary, or hub:REPOSITORY@REVISION")
     longest = "longest prompt in the target's tokens; whole turns are cut"
     add("--max-tokens-prompt", type=positive, metavar="N", help=longest)
+    turns = "questions of a row that become prompts: its last (default), or all, each with the history before it"
+    add("--turns", choices=[*Turns], default=Turns.LAST, help=turns)
     cap = "most rows that may begin with the same user turn (default: the dataset's; 0: any)"
     add("--cap-first-turn", type=int, metavar="K", help=cap)
     add("--limit", type=positive, metavar="N", help="draw N of the prompts that are left")
@@ -87,47 +98,70 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     evaluations.add_argument("--no-decontaminate", action="store_true", help="keep prompts that evaluations ask too")
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where prompts, rejected rows and changes are written."""
+
+    out: Path
+    rejects: Path
+    changes: Path
+
+
 def run_prepare(args: argparse.Namespace) -> int:
     """Prepare, and print what became of the rows."""
-    from pipeline.datasets.prepare import Preparation, RowFilter, Selection
+    from pipeline.datasets.prepare import Preparation, RowFilter, Selection, beside
 
-    dataset = dataset_named(args.dataset)
-    beside = "rejects.jsonl" if args.out.name == OUT else f"{args.out.stem}.rejects.jsonl"
-    rejects = args.rejects or args.out.with_name(beside)
-    _check_places(args.source, args.out, rejects)
+    dataset, turns = dataset_named(args.dataset), Turns(args.turns)
+    places = Places(args.out, args.rejects or beside(args.out, "rejects"), beside(args.out, "changes"))
+    _check_places(args.source, places)
     evaluations = _evaluations(args)
-    row_filter = RowFilter(dataset, _target(args), evaluations.grams)
+    row_filter = RowFilter(dataset, _target(args), evaluations.grams, turns)
     cap = dataset.cap if args.cap_first_turn is None else max(args.cap_first_turn, 0) or None
     preparation = Preparation(row_filter, Selection(cap, args.limit, args.seed), args.workers)
-    counts = preparation.write(args.source, args.out, rejects)
+    counts = preparation.write(args.source, places.out, places.rejects, places.changes)
+    checked = check_file(dataset, args.source, places.out, turns) if args.check else None
     if args.json:
-        counted = {
-            "dataset": args.dataset,
-            "rows": counts.rows,
-            "prompts": counts.prompts,
-            "rejected": {str(reason): number for reason, number in counts.rejected.most_common()},
-            "evaluation_texts": evaluations.texts if evaluations.grams else None,
-            "evaluation_files_without_prompts": list(evaluations.silent),
-            "out": str(args.out),
-            "rejects": str(rejects),
-        }
-        sys.stdout.write(json.dumps(counted) + "\n")
+        sys.stdout.write(json.dumps(_document(args, counts, evaluations, places, checked)) + "\n")
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _table(args, dataset, counts, evaluations, rejects)))
-    return 0
+        lines = [*_table(args, dataset, counts, places), *_compared(evaluations), *_checked(checked)]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return DIFFERENT if checked and checked.differences else 0
 
 
-def _check_places(source: str, out: Path, rejects: Path) -> None:
+def _document(
+    args: argparse.Namespace, counts: Counts, evaluations: Evaluations, places: Places, checked: Checked | None
+) -> dict[str, Json]:
+    """Return the counts as one object."""
+    found: dict[str, Json] = {
+        "dataset": args.dataset,
+        "turns": str(args.turns),
+        "rows": counts.rows,
+        "more_questions": counts.more,
+        "prompts": counts.prompts,
+        "rejected": {str(reason): number for reason, number in counts.rejected.most_common()},
+        "changed": {str(change): number for change, number in counts.changes.most_common()},
+        "evaluation_texts": evaluations.texts if evaluations.grams else None,
+        "evaluation_files_without_prompts": list(evaluations.silent),
+        "out": str(places.out),
+        "rejects": str(places.rejects),
+        "changes": str(places.changes),
+    }
+    return found | ({"checked": asdict(checked)} if checked else {})
+
+
+def _check_places(source: str, places: Places) -> None:
     """Refuse output files that cannot be written. Raises ArgumentsError."""
-    for path in (out, rejects):
+    written = (places.out, places.rejects, places.changes)
+    for path in written:
         if path.is_dir():
             raise ArgumentsError(f"{path} is a folder: give a file, such as {path / OUT}")
         if not path.parent.is_dir():
             raise ArgumentsError(f"{path.parent} is no folder. Make it, or give a file in another with --out FILE")
-    if out.resolve() == rejects.resolve():
-        raise ArgumentsError(f"{out} cannot hold both prompts and rejected rows: give another file with --rejects FILE")
+    if len({path.resolve() for path in written}) < len(written):
+        held = "prompts, rejected rows and changes"
+        raise ArgumentsError(f"one file cannot hold both of {held}: give another file with --rejects FILE")
     read = set() if source.startswith("hub:") else {path.resolve() for path in files_of(source)}
-    if taken := read & {out.resolve(), rejects.resolve()}:
+    if taken := read & {path.resolve() for path in written}:
         raise ArgumentsError(f"{taken.pop()} is read as a part of {source}: write to a file outside of it")
 
 
@@ -159,15 +193,23 @@ def _evaluations(args: argparse.Namespace) -> Evaluations:
     return Evaluations(grams_of(texts), len(texts), tuple(silent))
 
 
-def _table(
-    args: argparse.Namespace, dataset: Dataset, counts: Counts, evaluations: Evaluations, rejects: Path
-) -> Iterator[str]:
+def _table(args: argparse.Namespace, dataset: Dataset, counts: Counts, places: Places) -> Iterator[str]:
     yield f"{dataset.name}, {dataset.title}: {args.source}"
     yield f"{counts.rows:>12,}  rows read"
-    yield f"{counts.prompts:>12,}  prompts, in {args.out}"
-    yield f"{counts.rejected.total():>12,}  rejected, in {rejects}"
+    if args.turns == Turns.ALL:
+        yield f"{counts.more:>12,}  more questions of these rows (--turns all)"
+    yield f"{counts.prompts:>12,}  prompts, in {places.out}"
+    yield f"{counts.rejected.total():>12,}  rejected, in {places.rejects}"
     for reason, number in counts.rejected.most_common():
         yield f"{number:>12,}  {reason}: {MEANINGS[reason]}"
+    yield f"what prompts leave out of their rows, or decode, one line a prompt: {places.changes}"
+    for change, number in counts.changes.most_common():
+        yield f"{number:>12,}  {change}: {CHANGES[change]}"
+    if args.turns == Turns.LAST:
+        yield "one question a row was asked (--turns last); --turns all asks each, with the history before it"
+
+
+def _compared(evaluations: Evaluations) -> Iterator[str]:
     if evaluations.grams is None:
         yield "not compared with any evaluation prompts (--no-decontaminate)"
     else:
@@ -175,6 +217,13 @@ def _table(
     if evaluations.silent:
         files = shorten(", ".join(evaluations.silent), 200, placeholder=" …")
         yield f"no evaluation prompt was found in {len(evaluations.silent)} files: {files}"
+
+
+def _checked(checked: Checked | None) -> Iterator[str]:
+    if checked is not None:
+        compared = f"{checked.prompts:,} prompts, {checked.turns:,} turns, {checked.characters:,} characters"
+        yield f"checked against the source: {compared}; {checked.differences:,} differences"
+        yield from checked.first
 
 
 def run_pages(_: argparse.Namespace) -> int:
@@ -194,19 +243,22 @@ that. Text is never reworded: what is dropped, and why, is said below.
 the target's template renders it and it spells none of the target's control tokens (`--format`); whole turns are cut
 from its end until it fits (`--max-tokens-prompt`); it shares no run of {LONG} words with an evaluation prompt, or of
 {SHORT} where that prompt is code, and equals none of its turns (`--decontaminate`); no earlier row has its id, or
-asks the same (user turns and tools, but for case and white space); no more than a cap of rows begin alike
-(`--cap-first-turn`); it is drawn (`--limit`, `--seed`). Rows in are prompts out and rejected rows, and each rejected
-row is kept with its reason.
+asks the same (all turns, tools and thinking, but for case and white space in turns); no more than a cap of rows begin
+alike (`--cap-first-turn`); it is drawn (`--limit`, `--seed`). Rows in are prompts out and rejected rows, and each
+rejected row is kept with its reason.
+
+One question of a row is asked: its last, or one that is drawn where a dataset's page says so. With `--turns all`, each
+is a prompt with the history before it. The one that would be asked alone keeps the row's id; the others add `#` and
+their number. The cap counts rows.
+
+What a prompt leaves out of its row, or decodes, stands in `changes.jsonl` beside the prompts, one line a prompt: `id`,
+`file`, `line`, and `changes` (`change`, `what`). Each prompt is held to its row by other code than the adapter's, and
+one that differs in another way is rejected. `--check` reads source and prompts once more and compares what was written.
 
 A hub's dataset is streamed anew each time it is read, and `generate` reads its source three times: to count it, to
 audit it and to ask. Prepare it first, which reads it once, and give `generate` the file.
 
 Written by `python -m pipeline datasets`; a test holds the two equal.
-
-## Reasons for which a row gives no prompt
-
-| reason | meaning |
-|---|---|
 """
 
 
@@ -214,13 +266,19 @@ def document() -> str:
     """Return the datasets' pages, in Markdown."""
     if unequal := set(Reject) ^ set(MEANINGS):
         raise ValueError(f"no meaning, or a meaning without a reason: {', '.join(sorted(unequal))}")
-    reasons = "".join(f"| `{reason}` | {MEANINGS[reason]} |\n" for reason in Reject)
+    reasons = _listing("Reasons for which a row gives no prompt", "reason", MEANINGS)
+    changes = _listing("Changes that are stated", "change", CHANGES)
     pages = (
         f"\n## {dataset.name}: {dataset.title}\n\n{dataset.page}\n\n"
         + "".join(f"- {fact}\n" for fact in facts_of(dataset))
         for dataset in DATASETS.values()
     )
-    return HEAD + reasons + "".join(pages)
+    return HEAD + reasons + changes + "".join(pages)
+
+
+def _listing(title: str, what: str, meanings: Mapping[Reject, str] | Mapping[Change, str]) -> str:
+    rows = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in meanings.items())
+    return f"\n## {title}\n\n| {what} | meaning |\n|---|---|\n{rows}"
 
 
 def facts_of(dataset: Dataset) -> Iterator[str]:

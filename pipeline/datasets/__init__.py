@@ -12,6 +12,7 @@ Entry: `registry.prompts_of`. In order of reading:
 - `adapters/`: one module a dataset
 - `registry`: the datasets by name
 - `decontaminate`: prompts that share words with an evaluation
+- `fidelity/`: whether a prompt says what its row says, and what was left out
 - `prepare`: the rows that are worth a generation, written as prompts.jsonl
 - `prompt_source`: a dataset's rows, or prepared prompts, as the lines of a run
 - `tool_signs`, `control_text`, `features`: what one prompt uses

@@ -3,8 +3,9 @@
 Guarantees: a prompt ends on a turn that waits for an answer (a user's or a tool's), and no turn of it is empty,
 reordered or reworded. The answers that were recorded after it are left out, since the target gives its own.
 
-Two prompts ask the same if their user turns and tools are equal, but for case and white space: text is compared in NFC,
-case-folded, its white space (CR LF too) as single blanks. The prompt itself keeps its own text.
+Two prompts ask the same if all is equal but for case and white space in messages' text: every turn, the system's too,
+tools as a whole, thinking. Text is compared in NFC, case-folded, its white space (CR LF too) as single blanks. The
+prompt itself keeps its own text.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from pipeline.base.json_lines import line_of
@@ -77,24 +79,38 @@ def open_questions(messages: Sequence[JsonObject]) -> list[int]:
     return [end for end in ends if roles[end - 1] in ASKING and (end == len(roles) or roles[end] == "assistant")]
 
 
-def to_last_question(messages: Sequence[JsonObject]) -> Messages:
+def to_last_question(prompt: Prompt) -> Prompt:
     """Return the conversation up to its last open question.
 
     Raises RejectedError(NO_TURNS).
     """
-    return tuple(messages[: require_questions(messages)[-1]])
+    return replace(prompt, messages=prompt.messages[: require_questions(prompt.messages)[-1]])
 
 
-def to_drawn_question(messages: Sequence[JsonObject], row_id: str) -> Messages:
-    """Return the conversation up to a question, drawn by id.
+def to_drawn_question(prompt: Prompt) -> Prompt:
+    """Return the conversation up to a question drawn by id.
 
     Used where the recorded answers act on a machine: each is another kind of text (a call, a look, a last word), and
     only a prefix is a true history, as what followed answers something that the target never said. Raises
     RejectedError(NO_TURNS).
     """
-    ends = require_questions(messages)
-    drawn = int.from_bytes(hashlib.blake2b(row_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
-    return tuple(messages[: ends[drawn % len(ends)]])
+    ends = require_questions(prompt.messages)
+    own = prompt.id.encode("utf-8", "surrogatepass")
+    drawn = int.from_bytes(hashlib.blake2b(own, digest_size=8).digest(), "big")
+    return replace(prompt, messages=prompt.messages[: ends[drawn % len(ends)]])
+
+
+def to_every_question(prompt: Prompt, one: Prompt) -> list[Prompt]:
+    """Return a prompt for each open question, in order.
+
+    `one`, which alone would be asked, keeps its id; to the id of each other the number of its question is added. Raises
+    RejectedError(NO_TURNS).
+    """
+    own = require_questions(one.messages)[-1]
+    return [
+        replace(prompt, id=prompt.id if end == own else f"{prompt.id}#{number}", messages=prompt.messages[:end])
+        for number, end in enumerate(require_questions(prompt.messages), 1)
+    ]
 
 
 def require_questions(messages: Sequence[JsonObject]) -> list[int]:
@@ -108,14 +124,14 @@ def require_questions(messages: Sequence[JsonObject]) -> list[int]:
 
 
 def skeleton(prompt: Prompt) -> str:
-    """Return what prompts that ask the same share.
-
-    All that the user says, and the names of the tools in alphabetical order.
-    """
-    turns = [normal(text_of(message)) for message in prompt.messages if message.get("role") == "user"]
-    functions = ((tool, tool.get("function")) for tool in prompt.tools)
-    named = (function if isinstance(function, dict) else tool for tool, function in functions)
-    return SEPARATOR.join([*turns, "", *sorted(str(each.get("name")) for each in named)])
+    """Return what prompts that ask the same share."""
+    said, rest = list[str](), list[Json]()
+    for message in prompt.messages:
+        content = message.get("content")
+        said.append(normal(content) if isinstance(content, str) else "")
+        rest.append({key: value for key, value in message.items() if key != "content" or not isinstance(value, str)})
+    told = line_of([rest, prompt.tools, prompt.thinking]).decode("utf-8")
+    return SEPARATOR.join([*said, told])
 
 
 def first_turn(prompt: Prompt) -> str:

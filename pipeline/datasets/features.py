@@ -2,18 +2,19 @@
 
 Guarantees: tools are found by structure first, then by markers bound to the role (`tool_signs`); where a dataset's text
 cannot tell, its default holds. How tools travel is part of the feature: those that a request carries as `tools` are
-`structured_tools`, those that stand in the prompt's text `tools_declared`, and neither covers the other.
+`structured_tools`, those that stand in the prompt's text `tools_declared`, and neither covers the other. Turns that do
+not alternate as templates expect are a feature too (`turn_order`): engines join, drop or refuse them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeline.datasets.tool_signs import Tool, kind_of, role_of, signs_of, texts_of
-from pipeline.records import Prompt, ToolMode
+from pipeline.records import JsonObject, Prompt, ToolMode
 
 LONG = 32_768
 """Characters of text from which a prompt is long; about 8,000 tokens of English."""
@@ -27,6 +28,7 @@ class Feature(StrEnum):
 
     SYSTEM = "system"
     MULTI_TURN = "multi_turn"
+    TURN_ORDER = "turn_order"
     TOOLS_DECLARED = "tools_declared"
     STRUCTURED_TOOLS = "structured_tools"
     TOOL_TRANSCRIPT = "tool_transcript"
@@ -67,6 +69,7 @@ def features_of(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature
 def findings_in(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature] = frozenset()) -> Iterator[Finding]:
     """Yield the same features with each thing that shows one."""
     yield from _findings_in_roles(prompt)
+    yield from _turns_out_of_order(prompt.messages)
     for sign in signs_of(prompt.messages, prompt.tools):
         if sign.kind is Tool.TRANSCRIPT:
             feature = Feature.TOOL_TRANSCRIPT
@@ -101,6 +104,30 @@ def _findings_in_roles(prompt: Prompt) -> Iterator[Finding]:
         yield Finding(Feature.MULTI_TURN, "an answer in the history", f"messages[{roles.index('assistant')}].role")
     elif roles.count("user") > 1:
         yield Finding(Feature.MULTI_TURN, "more than one user turn", f"messages[{len(roles) - 1}].role")
+
+
+def _turns_out_of_order(messages: Sequence[JsonObject]) -> Iterator[Finding]:
+    """Yield the first turn that stands where templates expect another.
+
+    That is one of the same role as the turn before, a system's turn behind another, an answer before any question, and
+    a tool's result behind no call.
+    """
+    roles = ["system" if role_of(message) == "developer" else role_of(message) for message in messages]
+    called = False
+    for at, (role, before) in enumerate(zip(roles, ["", *roles], strict=False)):
+        called = bool(messages[at].get("tool_calls")) or (called and role == "tool")
+        if role == before != "tool":
+            what = f"two {role} turns in a row"
+        elif role == "system" and at:
+            what = "a system turn behind another's"
+        elif role == "assistant" and before in ("", "system"):
+            what = "an answer before any question"
+        elif role == "tool" and not called:
+            what = "a tool's result behind no call"
+        else:
+            continue
+        yield Finding(Feature.TURN_ORDER, what, f"messages[{at}].role")
+        return
 
 
 def _reasoning_in_history(prompt: Prompt) -> Iterator[Finding]:

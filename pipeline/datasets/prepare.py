@@ -1,11 +1,12 @@
 """Select the rows of a dataset worth a generation.
 
-Guarantees: rows in are prompts out and rejected rows, counted on either side of the work and compared. Of equal
-questions the first is kept. The draw depends only on the seed and the rows' ids. Both files are whole or absent. Memory
-does not grow with the rows. Raises PreparationError where nothing is left of a source.
+Guarantees: rows in, and further questions of them where every one is asked, are prompts out and rejected rows, counted
+on either side of the work and compared. A prompt is held to its row before it is taken, and what it leaves out or
+decodes is written down. Of equal questions the first is kept. The draw depends only on the seed and the rows' ids. All
+files are whole or absent. Memory does not grow with the rows. Raises PreparationError where nothing is left.
 
-What is decided by one row alone (`RowFilter`) may run in any process: a block of n rows gives n answers, each a
-Candidate or a Rejected. Lengths are those of the ids that the target is served. A prompt that is too long loses whole
+What is decided by one row alone (`RowFilter`) may run in any process: each prompt of a block is a Candidate or a
+Rejected. Lengths are those of the ids that the target is served. A prompt that is too long loses whole
 turns from its end, back to an earlier question, never a part of one.
 """
 
@@ -29,13 +30,18 @@ from pipeline.base.processes import map_in_order
 from pipeline.datasets.blocks import Block, count_of
 from pipeline.datasets.conversation import digest, normal, open_questions, skeleton, to_last_question
 from pipeline.datasets.decontaminate import NGrams
-from pipeline.datasets.registry import Dataset, gathered, outcomes_of
+from pipeline.datasets.fidelity.compare import compare_raw
+from pipeline.datasets.fidelity.comparison import Change
+from pipeline.datasets.registry import Dataset, Turns, gathered, outcomes_of
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import blocks_of
 from pipeline.records import Json, Prompt, RefusedError
 
 if TYPE_CHECKING:
     from pipeline.formats.format import Format
+
+
+OUT = "prompts.jsonl"
 
 
 class PreparationError(Exception):
@@ -56,17 +62,23 @@ class Selection:
 
 @dataclass(slots=True)
 class Counts:
-    """Rows read, prompts written, and rejected rows by reason."""
+    """Rows read, prompts written, and rejected rows by reason.
+
+    `more` questions are asked of these rows, beside one of each; `changes` counts the prompts by what they leave out.
+    """
 
     rows: int = 0
+    more: int = 0
     prompts: int = 0
     rejected: Counter[Reject] = field(default_factory=Counter)
+    changes: Counter[Change] = field(default_factory=Counter)
 
     def check(self) -> None:
         """Raise PreparationError where rows are lost or none left."""
         reasons = ", ".join(f"{number} {reason}" for reason, number in self.rejected.most_common())
-        if self.rows != self.prompts + self.rejected.total():
-            raise PreparationError(f"{self.rows} rows became {self.prompts} prompts and {reasons}: please report it")
+        if self.rows + self.more != self.prompts + self.rejected.total():
+            asked = f"{self.rows} rows" + (f" and {self.more} more questions of them" if self.more else "")
+            raise PreparationError(f"{asked} became {self.prompts} prompts and {reasons}: please report it")
         if not self.prompts:
             raise PreparationError(f"nothing is left of {self.rows} rows ({reasons}), so nothing was written")
 
@@ -79,20 +91,29 @@ class Preparation:
     selection: Selection = Selection()
     workers: int = 1
 
-    def write(self, source: Path | str, out: Path, rejects: Path) -> Counts:
-        """Write prompts and rejected rows as JSON lines.
+    def write(self, source: Path | str, out: Path, rejects: Path, changes: Path | None = None) -> Counts:
+        """Write prompts, rejected rows and changes as JSON lines.
 
-        Raises SourceError, PreparationError, OSError or WorkerError, and leaves no file then.
+        Changes stand beside the prompts, unless `changes` says where. Raises SourceError, PreparationError, OSError or
+        WorkerError, and leaves no file then.
         """
         counts = Counts()
 
         def write(prompts: BinaryIO) -> None:
-            write_whole(rejects, lambda rejected: self._fill(source, prompts, rejected, counts))
+            def write_both(rejected: BinaryIO) -> None:
+                write_whole(changes or beside(out, "changes"), lambda notes: fill(prompts, rejected, notes))
+
+            write_whole(rejects, write_both)
+
+        def fill(prompts: BinaryIO, rejected: BinaryIO, notes: BinaryIO) -> None:
+            self._fill(source, (prompts, rejected, notes), counts)
 
         write_whole(out, write)
         return counts
 
-    def _fill(self, source: Path | str, prompts: BinaryIO, rejects: BinaryIO, counts: Counts) -> None:
+    def _fill(self, source: Path | str, files: tuple[BinaryIO, BinaryIO, BinaryIO], counts: Counts) -> None:
+        prompts, rejects, notes = files
+
         def reject(rejected: Rejected) -> None:
             counts.rejected[rejected.reason] += 1
             rejects.write(line_of(rejected.document()))
@@ -102,15 +123,26 @@ class Preparation:
                 counts.rows += count_of(block)
                 yield block
 
+        def each(answers: Iterable[Answers]) -> Iterator[Candidate | Rejected]:
+            for some in answers:
+                counts.more += some.more
+                yield from some.found
+
         dataset = self.row_filter.dataset
         blocks = gathered(dataset, counted(blocks_of(source, dataset.schema)))
         with closing(map_in_order(blocks, self.row_filter.answers, self.workers)) as answers:
-            each = (answer for block in answers for answer in block)
-            different = first_of_each(each, self.selection.cap, reject)
+            different = first_of_each(each(answers), self.selection.cap, reject)
             for candidate in draw(different, self.selection, reject):
                 prompts.write(candidate.line)
+                notes.write(candidate.note)
                 counts.prompts += 1
+                counts.changes.update(set(candidate.changes))
         counts.check()
+
+
+def beside(out: Path, what: str) -> Path:
+    """Return the file of that kind beside the prompts."""
+    return out.with_name(f"{what}.jsonl" if out.name == OUT else f"{out.stem}.{what}.jsonl")
 
 
 def first_of_each(
@@ -118,8 +150,9 @@ def first_of_each(
 ) -> Iterator[Candidate]:
     """Yield candidates with a new id and question.
 
-    No more than `cap` of them begin alike. The others are given to `reject`.
+    They are of no more than `cap` rows that begin alike. The others are given to `reject`.
     """
+    row, over = "", False
     with closing(DiskSet()) as ids, closing(DiskSet()) as questions, closing(DiskCounter()) as openings:
         for one in answers:
             if isinstance(one, Rejected):
@@ -128,10 +161,13 @@ def first_of_each(
                 reject(one.rejected(Reject.REPEATED, f"an earlier row is {one.id} too"))
             elif not questions.add(one.skeleton):
                 reject(one.rejected(Reject.DUPLICATE, "an earlier row asks the same"))
-            elif cap is not None and openings.add(one.opening) > cap:
-                reject(one.rejected(Reject.OVER_CAP, f"{cap} earlier rows begin with this user turn"))
             else:
-                yield one
+                if cap is not None and row != one.row:
+                    row, over = one.row, openings.add(one.opening) > cap
+                if over:
+                    reject(one.rejected(Reject.OVER_CAP, f"{cap} earlier rows begin with this user turn"))
+                else:
+                    yield one
 
 
 def draw(
@@ -148,12 +184,11 @@ def draw(
     with closing(temporary("CREATE TABLE drawn (lot BLOB PRIMARY KEY) WITHOUT ROWID")) as db, TemporaryFile() as spool:
         for one in candidates:
             db.execute("INSERT INTO drawn VALUES (?)", (_lot(one.id, selection.seed),))
-            spool.write(line_of([one.id, one.line.decode("utf-8"), one.file, one.at]))
+            spool.write(one.spooled())
         last = db.execute("SELECT lot FROM drawn ORDER BY lot LIMIT 1 OFFSET ?", (selection.limit - 1,)).fetchone()
         spool.seek(0)
         for line in spool:
-            row_id, text, file, at = orjson.loads(line)
-            one = Candidate(row_id, text.encode("utf-8"), "", "", file, at)
+            one = Candidate.unspooled(line)
             if last is None or _lot(one.id, selection.seed) <= last[0]:
                 yield one
             else:
@@ -168,55 +203,91 @@ def _lot(row_id: str, seed: int) -> bytes:
 class Candidate:
     """A prompt that only other rows can still keep out.
 
-    `line` is what is written; by `skeleton` and `opening` it is compared with other rows.
+    `line` is what is written, `note` what is told of it, and `changes` which kinds that tells; by `skeleton` and
+    `opening` it is compared with those of other rows, and `row` is its own.
     """
 
     id: str
     line: bytes
-    skeleton: str
-    opening: str
+    note: bytes
+    changes: tuple[Change, ...]
     file: str
     at: int
+    row: str = ""
+    skeleton: str = ""
+    opening: str = ""
 
     def rejected(self, reason: Reject, detail: str) -> Rejected:
         """Return the candidate's prompt as a rejected row."""
         return Rejected(self.id, reason, detail, self.file, self.at, object_of(self.line))
+
+    def spooled(self) -> bytes:
+        """Return what is written of it, as one line."""
+        return line_of([self.id, self.line.decode(), self.note.decode(), self.changes, self.file, self.at])
+
+    @staticmethod
+    def unspooled(line: bytes) -> Candidate:
+        """Return the candidate of such a line."""
+        row_id, text, note, changes, file, at = orjson.loads(line)
+        return Candidate(row_id, text.encode(), note.encode(), tuple(map(Change, changes)), file, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What became of a block's rows.
+
+    `more` is how many there are beside one a row.
+    """
+
+    found: list[Candidate | Rejected]
+    more: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
     """What each row alone must pass.
 
-    `target` has the template and the limit in tokens, `grams` the evaluation prompts; None checks nothing.
+    `target` has the template and the limit in tokens, `grams` the evaluation prompts; None checks nothing. `turns` says
+    which questions of a row are asked.
     """
 
     dataset: Dataset
     target: TargetFormat | None = None
     grams: NGrams | None = None
+    turns: Turns = Turns.LAST
 
-    def answers(self, block: Block) -> list[Candidate | Rejected]:
-        """Return one answer a row, in order."""
+    def answers(self, block: Block) -> Answers:
+        """Return what became of each question, in order."""
         found: list[Candidate | Rejected] = []
-        for raw, outcome in outcomes_of(self.dataset, block):
+        more, before = 0, None
+        for raw, outcome in outcomes_of(self.dataset, block, self.turns):
             if raw is None or isinstance(outcome, Rejected):
                 found.append(outcome)  # type: ignore[arg-type]  # a row that could not be read has no prompt
                 continue
+            more += raw is before
+            before = raw
             try:
                 found.append(self._candidate(raw, outcome))
             except RejectedError as error:
                 found.append(replace(error.of(raw, outcome.id), row=document(outcome)))
-        return found
+        return Answers(found, more)
 
     def _candidate(self, raw: Raw, prompt: Prompt) -> Candidate:
         """Return the prompt up to its last question. Raises RejectedError."""
-        prompt = replace(prompt, messages=to_last_question(prompt.messages))
+        prompt = to_last_question(prompt)
         if self.target is not None:
             prompt = self.target.fitted(prompt)
         if self.grams is not None and (hit := self.grams.hit(prompt)) is not None:
             raise RejectedError(Reject.CONTAMINATED, f"{hit.place} says {hit.words!r} too")
+        told = compare_raw(self.dataset.name, raw, prompt)
+        if told.differences:
+            raise RejectedError(Reject.UNFAITHFUL, told.differences[0])
+        changes: list[Json] = [{"change": str(change), "what": what} for change, what in told.changes]
+        note = line_of({"id": prompt.id, "file": raw.file, "line": raw.line, "changes": changes})
+        kinds = tuple(change for change, _ in told.changes)
         opening = normal(self.dataset.opening(prompt))
-        keys = digest(skeleton(prompt)), digest(opening)
-        return Candidate(prompt.id, line_of(document(prompt)), *keys, raw.file, raw.line)
+        keys = f"{raw.file}:{raw.line}", digest(skeleton(prompt)), digest(opening)
+        return Candidate(prompt.id, line_of(document(prompt)), note, kinds, raw.file, raw.line, *keys)
 
 
 def document(prompt: Prompt) -> dict[str, Json]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.base.file_kinds import BYTE_ORDER_MARK
 from pipeline.base.json_lines import LONGEST_LINE, strict_object
 from pipeline.base.prompts import RefusedLine, prompt_of, read_prompts
 from pipeline.datasets.adapters.messages import NAME as MESSAGES
@@ -46,6 +47,8 @@ def is_prepared(source: Path) -> bool:
     if not source.is_file():
         return False
     with source.open("rb") as file:
+        if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+            file.seek(0)
         line = next((line for line in iter(lambda: file.readline(LONGEST_LINE), b"") if line.strip()), b"")
     try:
         prompt_of(strict_object(line))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,7 @@ from pipeline.datasets.adapters import (
 )
 from pipeline.datasets.adapters import mixture_of_thoughts as thoughts
 from pipeline.datasets.blocks import Block, rows_of
-from pipeline.datasets.conversation import first_turn
+from pipeline.datasets.conversation import first_turn, to_drawn_question, to_every_question, to_last_question
 from pipeline.datasets.rows import Raw, Reject, Rejected, RejectedError
 from pipeline.datasets.sources import Schema, SourceError, blocks_of
 from pipeline.records import Prompt, ToolMode
@@ -36,25 +37,22 @@ FEW = 3
 """Rows of Glaive that may begin with the same user turn: the same few requests come hundreds of times."""
 
 
-def _adapt_or_reject(adapt: Callable[[Raw], Prompt], raw: Raw) -> Prompt | Rejected:
-    try:
-        prompt = adapt(raw)
-        prompt.id.encode("utf-8")
-    except RejectedError as error:
-        return error.of(raw)
-    except UnicodeEncodeError:
-        return RejectedError(Reject.WRONG_SHAPE, "the id holds half a surrogate pair and has no UTF-8").of(raw)
-    return prompt
+class Turns(StrEnum):
+    """Which questions of a row become prompts."""
+
+    LAST = "last"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """One published row schema, and how its rows become prompts.
 
-    `columns` are those that a source must have, `more` those that are read where present; `defaults` the
-    features (by `features.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools
-    are sent; `page` its page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same
-    `opening`; `gather` joins rows before they are adapted; `variants` the entries that the name stands for.
+    `columns` are those that a source must have, `more` those that are read where present; `read` gives a row's
+    conversation, and `one` the prompt that is made of it where one is wanted; `defaults` the features (by
+    `features.Feature`'s values) that hold where a prompt's text cannot tell; `tools` how its tools are sent; `page` its
+    page of docs/datasets.md; `cap` how many rows preparation keeps that begin with the same `opening`; `gather` joins
+    rows before they are adapted; `variants` the entries that the name stands for.
     """
 
     name: str
@@ -62,8 +60,9 @@ class Dataset:
     licence: str
     revision: str
     columns: frozenset[str]
-    adapt: Callable[[Raw], Prompt | Rejected]
+    read: Callable[[Raw], Prompt]
     page: str
+    one: Callable[[Prompt], Prompt] = to_last_question
     more: frozenset[str] = frozenset()
     defaults: frozenset[str] = frozenset()
     tools: ToolMode = ToolMode.RAW
@@ -79,6 +78,23 @@ class Dataset:
         read = frozenset().union(*(one.columns | one.more for one in entries))
         return Schema(self.name, [one.columns for one in entries], read)
 
+    def adapt(self, raw: Raw) -> Prompt | Rejected:
+        """Return the row's prompt, or why it gives none."""
+        outcome = self.asked(raw, Turns.LAST)
+        return outcome if isinstance(outcome, Rejected) else outcome[0]
+
+    def asked(self, raw: Raw, turns: Turns) -> list[Prompt] | Rejected:
+        """Return the row's prompts, or why it gives none."""
+        try:
+            whole = self.read(raw)
+            whole.id.encode("utf-8")
+            one = self.one(whole)
+            return to_every_question(whole, one) if turns is Turns.ALL else [one]
+        except RejectedError as error:
+            return error.of(raw)
+        except UnicodeEncodeError:
+            return RejectedError(Reject.WRONG_SHAPE, "the id holds half a surrogate pair and has no UTF-8").of(raw)
+
 
 _ACTING = frozenset({"tools_declared"})
 _PUBLISHED: Sequence[Dataset] = (
@@ -88,8 +104,9 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "e7f4b6456019f5d8bcb991ef0dd67d8ff23221ac",
         glaive.COLUMNS,
-        partial(_adapt_or_reject, glaive.adapt),
+        glaive.adapt,
         glaive.PAGE,
+        one=glaive.to_one_question,
         cap=FEW,
     ),
     Dataset(
@@ -98,8 +115,9 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         glaive.RESHAPED_COLUMNS,
-        partial(_adapt_or_reject, glaive.adapt_reshaped),
+        glaive.adapt_reshaped,
         "The same rows in another shape: see B1.",
+        one=glaive.to_one_question,
         cap=FEW,
     ),
     Dataset(
@@ -108,7 +126,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "CC-BY-4.0",
         "",
         opencode.COLUMNS,
-        partial(_adapt_or_reject, opencode.adapt),
+        opencode.adapt,
         opencode.PAGE,
         more=opencode.MORE,
     ),
@@ -118,7 +136,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "MIT",
         "5f839b1f",
         magicoder.OSS_COLUMNS,
-        partial(_adapt_or_reject, magicoder.adapt_oss),
+        magicoder.adapt_oss,
         magicoder.OSS_PAGE,
         more=magicoder.OSS_MORE,
     ),
@@ -128,7 +146,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "b0079beaa0361d82412520b873715bee59cc7dd4",
         magicoder.EVOL_COLUMNS,
-        partial(_adapt_or_reject, magicoder.adapt_evol),
+        magicoder.adapt_evol,
         magicoder.EVOL_PAGE,
         more=magicoder.EVOL_MORE,
     ),
@@ -138,7 +156,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "not confirmed: the card states none, an edit of it Apache-2.0",
         "",
         thoughts.COLUMNS,
-        partial(_adapt_or_reject, thoughts.adapt),
+        thoughts.adapt,
         thoughts.PAGE,
     ),
     Dataset(
@@ -147,7 +165,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         openthoughts.SMALL_COLUMNS,
-        partial(_adapt_or_reject, openthoughts.adapt_small),
+        openthoughts.adapt_small,
         openthoughts.SMALL_PAGE,
     ),
     Dataset(
@@ -156,7 +174,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0",
         "",
         openthoughts.LARGE_COLUMNS,
-        partial(_adapt_or_reject, openthoughts.adapt_large),
+        openthoughts.adapt_large,
         openthoughts.LARGE_PAGE,
     ),
     Dataset(
@@ -165,7 +183,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "MIT",
         "",
         ultrachat.COLUMNS,
-        partial(_adapt_or_reject, ultrachat.adapt),
+        ultrachat.adapt,
         ultrachat.PAGE,
         more=ultrachat.MORE,
         cap=1,
@@ -176,7 +194,7 @@ _PUBLISHED: Sequence[Dataset] = (
         "Apache-2.0 by the card; rights in the text unclear",
         "",
         sharegpt.COLUMNS,
-        partial(_adapt_or_reject, sharegpt.adapt),
+        sharegpt.adapt,
         sharegpt.PAGE,
         more=sharegpt.MORE,
         gather=sharegpt.joined_chunks,
@@ -187,8 +205,9 @@ _PUBLISHED: Sequence[Dataset] = (
         "CC-BY-4.0",
         "",
         sweagent.NEBIUS_COLUMNS,
-        partial(_adapt_or_reject, sweagent.adapt_nebius),
+        sweagent.adapt_nebius,
         sweagent.NEBIUS_PAGE,
+        one=to_drawn_question,
         defaults=_ACTING,
         cap=1,
         opening=sweagent.task_of,
@@ -200,8 +219,9 @@ _PUBLISHED: Sequence[Dataset] = (
             "MIT",
             "08e109b4a59eaeebf80e4675cd125d42e7ac99a4",
             sweagent.SMITH_COLUMNS,
-            partial(_adapt_or_reject, sweagent.adapt_smith),
+            sweagent.adapt_smith,
             sweagent.SMITH_PAGE,
+            one=to_drawn_question,
             more=sweagent.SMITH_MORE,
             defaults=_ACTING,
             cap=1,
@@ -215,20 +235,24 @@ _PUBLISHED: Sequence[Dataset] = (
         "yours",
         "",
         messages.COLUMNS,
-        partial(_adapt_or_reject, messages.adapt),
+        messages.adapt,
         messages.PAGE,
+        one=messages.as_it_is,
         more=messages.MORE,
     ),
 )
 
 
-def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt | Rejected:
-    """Adapt a row by the first variant it fits."""
+def _by_columns(variants: Sequence[Dataset], raw: Raw) -> Prompt:
+    """Read a row by the first variant it fits.
+
+    Raises RejectedError.
+    """
     for variant in variants:
         if variant.columns <= raw.value.keys():
-            return variant.adapt(raw)
+            return variant.read(raw)
     wanted = ", or ".join(", ".join(sorted(variant.columns)) for variant in variants)
-    return RejectedError(Reject.WRONG_SHAPE, f"the row has none of these columns: {wanted}").of(raw)
+    raise RejectedError(Reject.WRONG_SHAPE, f"the row has none of these columns: {wanted}")
 
 
 def _union(name: str, title: str, *variants: str) -> Dataset:
@@ -243,6 +267,7 @@ def _union(name: str, title: str, *variants: str) -> Dataset:
         frozenset(),
         partial(_by_columns, entries),
         f"Each row by its columns: {', '.join(variants)}.",
+        one=first.one,
         defaults=first.defaults,
         cap=first.cap,
         opening=first.opening,
@@ -275,14 +300,19 @@ def gathered(dataset: Dataset, blocks: Iterable[Block]) -> Iterator[Block]:
     return iter(blocks) if dataset.gather is None else dataset.gather(blocks)
 
 
-def outcomes_of(dataset: Dataset, block: Block) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
-    """Yield each row of a block with its outcome.
+def outcomes_of(
+    dataset: Dataset, block: Block, turns: Turns = Turns.LAST
+) -> Iterator[tuple[Raw | None, Prompt | Rejected]]:
+    """Yield each row of a block with its outcomes.
 
     The row is None where it could not be read.
     """
     for row in rows_of(block):
-        outcome = row if isinstance(row, Rejected) else dataset.adapt(row)
-        yield (None, outcome) if isinstance(row, Rejected) else (row, outcome)
+        if isinstance(row, Rejected):
+            yield None, row
+            continue
+        outcome = dataset.asked(row, turns)
+        yield from ((row, one) for one in ((outcome,) if isinstance(outcome, Rejected) else outcome))
 
 
 def prompts_of(name: str, source: Path | str) -> Iterator[Prompt | Rejected]:

@@ -16,7 +16,7 @@ from pipeline.records import Json, JsonObject, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A row as published.
+    """A row as published, or joined of `parts`.
 
     `line` is the record's number in its file, from 1 (in JSON lines, the line).
     """
@@ -24,6 +24,7 @@ class Raw:
     value: JsonObject
     file: str
     line: int
+    parts: tuple[Raw, ...] = ()
 
 
 class Reject(StrEnum):
@@ -40,6 +41,7 @@ class Reject(StrEnum):
     JOINED = "joined"
     NO_BEGINNING = "no_beginning"
     REPEATED = "repeated"
+    UNFAITHFUL = "unfaithful"
     UNRENDERABLE = "unrenderable"
     SPECIAL_TEXT = "special_text"
     TOO_LONG = "too_long"
@@ -54,18 +56,19 @@ MEANINGS: Mapping[Reject, str] = {
     Reject.WRONG_SHAPE: "a column is absent, or holds another type than the published schema says",
     Reject.NO_TURNS: "the row has no turns, or none that a model would answer",
     Reject.EMPTY_PROMPT: "the question is empty or white space",
-    Reject.UNKNOWN_ROLE: "a turn has a role that the dataset does not publish",
+    Reject.UNKNOWN_ROLE: "a turn has a role that the dataset does not publish, or that no template knows",
     Reject.UNREADABLE_TOOLS: "the row says that there are functions, and what follows is no list of them",
     Reject.TOOL_TWICE: "two functions of the row have one name and say different things",
     Reject.PLUGINS: "the conversation used a chat site's plug-ins, which no prompt can declare",
     Reject.JOINED: "no loss: the row continues a conversation, and its turns stand in that conversation's prompt",
     Reject.NO_BEGINNING: "the row continues a conversation whose earlier part is not in the source",
     Reject.REPEATED: "an earlier row has this id or, where rows have none, says all the same",
+    Reject.UNFAITHFUL: "a fault of this program: the prompt would say another thing than the row; please report it",
     Reject.UNRENDERABLE: "the target's own template cannot render the prompt",
     Reject.SPECIAL_TEXT: "the prompt spells a control token of the target, which engines read differently",
     Reject.TOO_LONG: "the prompt is over the limit even when cut to its first turn",
     Reject.CONTAMINATED: "the prompt shares an n-gram of words with an evaluation prompt",
-    Reject.DUPLICATE: "an earlier row asks the same: equal user turns and tools, but for case and white space",
+    Reject.DUPLICATE: "an earlier row asks the same: turns, tools and thinking are equal but for case and white space",
     Reject.OVER_CAP: "as many rows as the cap allows begin with this first user turn",
     Reject.NOT_DRAWN: "no fault: the draw took as many rows as were asked for, and not this one",
 }

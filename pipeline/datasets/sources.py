@@ -3,8 +3,8 @@
 Files are JSON, JSON lines or Parquet.
 
 Guarantees: a file is streamed, never loaded whole, and read in order; the same source gives the same rows with the same
-numbers. Raises SourceError, in one sentence, where a source is absent, cannot be read, holds no rows or has other
-columns than the dataset.
+numbers. Raises SourceError, in one sentence, where a source is absent, cannot be read (is packed, in another encoding,
+no JSON), holds no rows or has other columns than the dataset.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pipeline.base.file_kinds import BYTE_ORDER_MARK, HEAD, PACKED, other_kind
 from pipeline.base.json_lines import LONGEST_LINE
 from pipeline.datasets.blocks import ArrowBlock, Block, LinesBlock, RowsBlock, checked_row, row_of, rows_of
 from pipeline.datasets.json_values import BrokenJsonError, values_in
@@ -29,7 +30,6 @@ BLOCK_BYTES = 192 * 1024
 BLOCK_ROWS = 512
 SAMPLED = 16
 """Records whose columns are checked before a file of JSON is read."""
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SourceError(Exception):
@@ -72,6 +72,11 @@ def files_of(source: str) -> list[Path]:
     if path.is_dir():
         inner = sorted(one for one in path.rglob("*") if one.is_file())
         shown = [one for one in inner if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+        packed = (one for one in shown if one.suffix in PACKED and Path(one.stem).suffix in KINDS)
+        if (left_out := next(packed, None)) is not None:
+            raise SourceError(
+                f"{left_out} is packed, so its rows would be left out. Unpack it, or name the files to read"
+            )
         kinds = (tuple(one for one in shown if one.suffix == kind) for kind in KINDS)
         files = list(next(filter(None, kinds), ()))
     elif path.exists():
@@ -89,7 +94,10 @@ def _file_blocks(source: str, schema: Schema) -> Iterator[Block]:
     for path in files_of(source):
         try:
             with path.open("rb") as file:
-                is_parquet = file.read(4) == b"PAR1"
+                head = file.read(HEAD)
+                is_parquet = head.startswith(b"PAR1")
+                if not is_parquet and (what := other_kind(path, head)) is not None:
+                    raise SourceError(what)
                 file.seek(0)
                 yield from _parquet_blocks(path, file, schema) if is_parquet else _json_blocks(path, file, schema)
         except BrokenJsonError as error:
@@ -107,8 +115,12 @@ def _file_blocks(source: str, schema: Schema) -> Iterator[Block]:
 def _json_blocks(path: Path, file: BinaryIO, schema: Schema) -> Iterator[Block]:
     is_lines = _is_lines(file)
     records = _nonblank_lines(file) if is_lines else map(_encoded, values_in(file))
-    sample = [row_of(text, str(path), 0) for text in islice(records, SAMPLED)]
+    texts = list(islice(records, SAMPLED))
+    sample = [row_of(text, str(path), 0) for text in texts]
     file.seek(0)
+    if texts and texts[0].lstrip()[:1] not in (b"{", b"[") and not any(isinstance(row, Raw) for row in sample):
+        start = texts[0].strip()[:40].decode("utf-8", "replace")
+        raise SourceError(f"{path} is no JSON: it begins {start!r}. Write it as JSON lines or Parquet, CSV is not read")
     _check_columns(path, schema, [row.value.keys() for row in sample if isinstance(row, Raw)])
     if is_lines:
         yield from _line_blocks(str(path), file)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pipeline.base.file_kinds import require_lines
 from pipeline.base.files import weights_sha256
 from pipeline.base.json_lines import canonical
 from pipeline.base.prompts import RefusedLine, read_prompts
@@ -127,9 +128,11 @@ class PromptsFile:
 
 
 def prompts_file_of(path: Path) -> PromptsFile:
-    """Read the whole file once. Raises OSError."""
+    """Read the whole file once. Raises OSError, FileKindError."""
     digest, lines, filled = hashlib.sha256(), 0, False
     with path.open("rb") as file:
+        require_lines(path, file)
+        file.seek(0)
         while part := file.readline(1 << 20):
             digest.update(part)
             filled = filled or bool(part.strip())

@@ -109,10 +109,38 @@ def test_only_covered_rows_are_sent_and_others_set_aside(tree: Tree, toolless: g
     aside = [uncovered(line, within) for line in lines if isinstance(line, Prompt)]
 
     assert decide(tree, toolless, cover.features).allowed
-    assert ("structured_tools", "tool_transcript", "tools_declared") == cover.left_out
+    assert ("structured_tools", "tool_transcript", "tools_declared", "turn_order") == cover.left_out
     assert [Reason.UNCOVERED, None, Reason.UNCOVERED, None] == [each and each.reason for each in aside]
     assert 1 == sum(isinstance(line, RefusedLine) for line in lines)
     assert 5 == len(lines)
+
+
+HELLO: dict[str, Json] = {"role": "user", "content": "Hello"}
+
+
+@pytest.mark.parametrize("role", ["critic", "function", "human", "User", ""])
+@pytest.mark.parametrize("dataset", ["messages", ""])
+def test_a_row_with_an_unknown_role_is_never_sent(role: str, dataset: str, tmp_path: Path) -> None:
+    """As prepared prompts and as a dataset's rows: templates print such a role as the system's."""
+    rows: list[dict[str, Json]] = [
+        {"id": "a", "messages": [HELLO, {"role": role, "content": "No."}, HELLO]},
+        {"id": "b", "messages": [HELLO]},
+    ]
+    asked = replace(plan(tmp_path, "messages", rows), dataset=dataset)
+    refused, sent = asked.lines()
+
+    assert isinstance(refused, RefusedLine)
+    assert isinstance(sent, Prompt)
+    assert "b" == sent.id
+
+
+def test_turns_that_do_not_alternate_need_a_contract(toolless: gate.Standing, tree: Tree, tmp_path: Path) -> None:
+    asked = plan(tmp_path, "messages", [{"id": "a", "messages": [HELLO, HELLO]}])
+    audit = audited(asked)
+
+    assert ["turn_order"] == [lack.feature for lack in lacks(audit, asked, toolless)]
+    assert not decide(tree, toolless, needed(audit)).allowed
+    assert [] == lacks(audit, asked, attest(tree, "multi_turn", "turn_order"))
 
 
 def test_a_row_that_came_after_the_audit_is_not_sent(toolless: gate.Standing, tmp_path: Path) -> None:

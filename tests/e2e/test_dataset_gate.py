@@ -109,7 +109,7 @@ def test_only_covered_sends_the_rest_of_b1(copy: Copy, live: World) -> None:
     assert 1 == len(live.entries())
     assert 3 == json.loads(again.stdout)["rows"]["done_before"]
     left_out = json.loads((live.out / "manifest.json").read_bytes())["settings"]["left_out"]
-    assert ["history_reasoning", "structured_tools", "tool_transcript", "tools_declared"] == left_out
+    assert ["history_reasoning", "structured_tools", "tool_transcript", "tools_declared", "turn_order"] == left_out
 
 
 def test_without_only_covered_the_folder_is_another_run(copy: Copy, live: World) -> None:

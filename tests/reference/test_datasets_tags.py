@@ -161,7 +161,7 @@ EXPECTED: Mapping[str, Mapping[int, str | dict[str, Any]]] = {
         4: {"roles": "user assistant user", "last": "again"},
         5: {"has": "<code>ls</code>"},
         6: {"last": "loop in bash"},
-        7: {"last": "Tell me a pun."},
+        7: {"last": "1 / 2\nTell me a pun."},
         8: {"roles": "user", "last": "Write a list."},
         9: {"roles": "user", "last": "hello"},
         10: "no_turns",
@@ -183,14 +183,14 @@ EXPECTED: Mapping[str, Mapping[int, str | dict[str, Any]]] = {
         5: {"roles": "system user", "last": "ISSUE:\nQ"},
         6: {"has": "ISSUE:\nR"},
         7: {"has": "ISSUE:\nS"},
-        8: {"lacks": "\x1b"},
+        8: {"has": "\x1b"},
         9: {"has": "ISSUE:\nU"},
         10: "no_turns",
     },
     "B8_swe_smith": {
         1: {"dataset": "B8-smith-xml"},
         2: {"dataset": "B8-smith-xml"},
-        3: "duplicate",
+        3: "over_cap",
         4: "over_cap",
         5: "duplicate",
         6: "duplicate",
@@ -249,7 +249,7 @@ CALLS: Mapping[int, tuple[str, str, str]] = {
     4: ("user assistant tool assistant", "flip_coin", "{}"),
     5: ("user assistant tool assistant", "send_note", '{"x": "let\'s meet at 5"}'),
     7: ("user assistant tool assistant", "new_id", "{}"),
-    8: ("user assistant tool assistant", "find_song", '{"x": "Harvest Moon"}'),
+    8: ("user assistant tool assistant", "find_song", '{\n  "x": "Harvest Moon"\n}'),
     9: ("user assistant tool assistant", "shop_search", '{"x": "kettle"}'),
 }
 """Glaive's tagged rows with a call that can be read: roles of the whole conversation, name and arguments."""
@@ -279,7 +279,7 @@ TRAJECTORIES: Mapping[int, tuple[str, str, object]] = {
     4: ("B8-smith-ticks", "system user assistant user", "OBSERVATION:\nsetup.py"),
     5: ("B8-smith-tool", "system user assistant", None),
     6: ("B8-smith-ticks", "system user assistant", "Exit due to cost limit"),
-    7: ("B8-smith-ticks", "system user assistant user", "OBSERVATION:\n"),
+    7: ("B8-smith-ticks", "system user assistant user", "OBSERVATION:\n\x00\x01"),
     8: ("B8-smith-ticks", "system user", "Fix it."),
     9: ("B8-smith-xml", "system user assistant", "Another way."),
 }

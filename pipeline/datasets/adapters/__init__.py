@@ -1,8 +1,9 @@
 """Turn each dataset's rows into prompts.
 
-Guarantees: an adapter gives one Prompt a row, or raises RejectedError with a reason; user turns are those of the row,
-unaltered but for what the adapter's `PAGE` names. `PAGE` says schema, size, and what is dropped and why;
-docs/datasets.md is written from it. There is no single entry: `registry.DATASETS` lists each module's `adapt`.
+Guarantees: an adapter gives one conversation a row, answers included, or raises RejectedError with a reason; turns are
+those of the row, and the text of none is edited. Which of its questions is asked is the registry's. `PAGE` says schema,
+size, and what is dropped and why; docs/datasets.md is written from it. There is no single entry: `registry.DATASETS`
+lists each module's `adapt`.
 
 - `opencode`, `magicoder`: one question a row
 - `mixture_of_thoughts`, `openthoughts`, `ultrachat`: lists of turns

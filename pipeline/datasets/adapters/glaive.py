@@ -4,9 +4,9 @@ Functions are JSON objects in the system text, and a whole conversation is one s
 
 Guarantees: functions become `tools`, calls `tool_calls` and function responses tool messages; a turn head counts only
 at the start or after an empty line. What cannot be read for certain (a call whose arguments are no JSON, a response to
-no call) ends the conversation before it. A row whose functions cannot be read is rejected: a prompt never declares
-other functions than the row does. A call has its result right after it. Arguments are a JSON object, written as chat
-templates write it, so that every engine prints the same.
+no call, a turn whose end the publisher's cleaning overwrote) ends the conversation before it. A row whose functions
+cannot be read is rejected: a prompt never declares other functions than the row does. A call has its result right after
+it. Texts are those between the publisher's own marks, with every blank; a call's arguments are the row's own text.
 """
 
 from __future__ import annotations
@@ -23,44 +23,51 @@ from pipeline.records import Json, JsonObject, Prompt, RefusedError
 NAME, RESHAPED = "B1", "B1-llamafactory"
 COLUMNS, RESHAPED_COLUMNS = frozenset({"system", "chat"}), frozenset({"conversations", "tools"})
 MARK = "<|endoftext|>"
+END = f" {MARK}"
 DECODER = json.JSONDecoder()
+SYSTEM = "SYSTEM: "
 OFFER = "with access to the following functions. Use them if required -"
-HEAD = re.compile(r"(?:\A|\n\n+)(USER|ASSISTANT|FUNCTION RESPONSE): ")
-SHORT_HEAD = re.compile(r"(?:\A|\n\n+)(USER|A|FUNCTION RESPONSE): ")
+OFFERED = f"{SYSTEM}You are a helpful assistant {OFFER}\n"
+HEAD = re.compile(r"(\A|\n\n+)(USER|ASSISTANT|FUNCTION RESPONSE): ")
+SHORT_HEAD = re.compile(r"(\A|\n\n+)(USER|A|FUNCTION RESPONSE): ")
+SEPARATOR = "\n\n\n"
+"""What stands between turns where there are functions; a row without them may have one line feed less."""
 CALL = re.compile(r"(.*?)<functioncall>\s*(\{.*\})\s*\Z", re.DOTALL)
-QUOTED = re.compile(r"""\{\s*"name":\s*"([^"\\]+)",\s*"arguments":\s*'(.*)'\s*\}\Z""", re.DOTALL)
+ARGUMENTS = re.compile(r"""\{\s*"name":\s*"([^"\\]+)",\s*"arguments":\s*(?:'(\{.*\})'|(\{.*\}))\s*\}\s*\Z""", re.DOTALL)
+"""A call, its arguments between single quotes, which make the whole no JSON, or bare."""
 ROLES = {"human": "user", "gpt": "assistant", "function_call": "call", "observation": "tool", "system": "system"}
 PAGE = """glaiveai/glaive-function-calling-v2: 112,960 rows, of which 34,598 (30.6 %) say that there are no functions.
 
 Schema: `system` (`SYSTEM: …`, and JSON objects one after another where there are functions), `chat` (`USER: `,
 `ASSISTANT: `, `FUNCTION RESPONSE: ` at the start or after an empty line; `A: ` where no `ASSISTANT: ` stands).
 Functions become `tools` in the order of the row. `<functioncall> {"name": …, "arguments": '…'}` becomes a tool call:
-the arguments between the outer single quotes are parsed and written as templates write JSON, text before the call is
-kept, and a function response becomes a tool message. A row with calls ends before one of its answers, drawn by its
+the arguments are the very text between the outer single quotes, text before the call is kept, and a function response
+becomes a tool message. A row with calls ends before one of its answers, drawn by its
 id, so that calls are asked for as well as last words; a row without them at its last user turn. A row without
 functions keeps its system text (`You are a helpful assistant, with no access to external functions.`) as a system
 turn.
 
-Dropped: the sentence that introduces the functions, since the target's own template introduces them; `<|endoftext|>`;
-the answers after the question. The conversation ends before a call that cannot be read (arguments that are no JSON
-object, as with `\\'` inside or `Infinity`; the key `parameters`; another syntax; a function that is not declared; a
-call without a response), before a response to no call, and before an answer in which `<|endoftext|>` stands in the
-middle, where the publisher's cleaning overwrote text. Two functions of one name that say different things reject the
-row (338 rows); the same one twice is one. Preparation keeps at most 3 rows a first user turn: the same flight and
-pizza questions come hundreds of times.
+Dropped: the sentence that introduces the functions, since the target's own template introduces them (a row that
+introduces them in other words is rejected); ` <|endoftext|>` at the end of a turn; the answers after the question. The
+conversation ends before a call that cannot be read (arguments that are no JSON object, as with `\\'` inside or
+`Infinity`; the key `parameters`; another syntax; a function that is not declared; a call without a response), before a
+response to no call, and before a turn in which `<|endoftext|>` stands anywhere else, where the publisher's cleaning
+overwrote text. Two or three line feeds stand between the turns of a row, always as many; any more belong to the turn.
+Two functions of one name that say different things reject the row (338 rows); the same one twice is one. Preparation
+keeps at most 3 rows a first user turn: the same flight and pizza questions come hundreds of times.
 
 `B1-llamafactory` is the shape in which LLaMA-Factory ships the rows: `conversations` (`from` is `human`, `gpt`,
 `function_call` or `observation`, `value`) and `tools` (a JSON list as text)."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """Return the prompt of a published row. Raises RejectedError."""
+    """Return a published row's conversation. Raises RejectedError."""
     turns, tools = _read(raw.value)
     return _prompt(NAME, raw, sound(turns), tools)
 
 
 def adapt_reshaped(raw: Raw) -> Prompt:
-    """Return the prompt of LLaMA-Factory's row. Raises RejectedError."""
+    """Return LLaMA-Factory's conversation. Raises RejectedError."""
     tools = declared(objects(parsed(text_in(raw.value, "tools"), "tools"), "tools"))
     known = {_name(tool) for tool in tools}
     turns = without_loose_ends(list(_reshaped(objects_in(raw.value, "conversations"), known)))
@@ -77,19 +84,33 @@ def conversation(row: JsonObject) -> Messages:
 
 def _read(row: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
     """Return the turns that are certain, and the tools."""
-    text = text_in(row, "system").removeprefix("SYSTEM:").strip()
-    before, offer, functions = text.partition(OFFER)
-    tools = declared(_objects(functions)) if offer else []
-    system: list[JsonObject] = [{"role": "system", "content": text}] if before and not offer else []
+    text = text_in(row, "system")
+    system: list[JsonObject] = []
+    tools: list[JsonObject] = []
+    if text.startswith(OFFERED):
+        tools = declared(_objects(text.removeprefix(OFFERED)))
+    elif OFFER in text:
+        raise RejectedError(Reject.UNREADABLE_TOOLS, "the functions are introduced in other words than published")
+    elif text.startswith(SYSTEM):
+        system = [{"role": "system", "content": text.removeprefix(SYSTEM).removesuffix("\n\n")}]
+    elif text:
+        raise RejectedError(Reject.WRONG_SHAPE, f"system does not begin with {SYSTEM!r}")
     turns = _turns(text_in(row, "chat"), {_name(tool) for tool in tools})
     return without_loose_ends([*system, *turns]), tools
 
 
 def _prompt(name: str, raw: Raw, messages: Messages, tools: Sequence[JsonObject]) -> Prompt:
     row_id = identity(name, None, *map(raw.value.get, sorted(RESHAPED_COLUMNS if name == RESHAPED else COLUMNS)))
-    calls = any(turn.get("tool_calls") for turn in messages)
-    kept = to_drawn_question(messages, row_id) if calls else to_last_question(messages)
-    return Prompt(row_id, kept, tuple(tools), dataset=name)
+    return Prompt(row_id, messages, tuple(tools), dataset=name)
+
+
+def to_one_question(prompt: Prompt) -> Prompt:
+    """Return the conversation up to one of its questions.
+
+    It is drawn where functions are called, else the last. Raises RejectedError(NO_TURNS).
+    """
+    calls = any(turn.get("tool_calls") for turn in prompt.messages)
+    return to_drawn_question(prompt) if calls else to_last_question(prompt)
 
 
 def _objects(text: str) -> list[JsonObject]:
@@ -111,57 +132,60 @@ def _objects(text: str) -> list[JsonObject]:
 
 
 def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
-    head = HEAD if "ASSISTANT: " in chat else SHORT_HEAD
-    heads = list(head.finditer(chat))
-    if not heads or chat[: heads[0].start()].strip():
+    heads = list((HEAD if "ASSISTANT: " in chat else SHORT_HEAD).finditer(chat))
+    if not heads or heads[0].start() > 0:
         raise RejectedError(Reject.NO_TURNS, "chat begins with no turn" if chat.strip() else "chat is empty")
-    ends = [one.start() for one in heads[1:]] + [len(chat)]
+    separator = min([SEPARATOR, *(one.group(1) for one in heads[1:])])
+    ends = [one.start(2) for one in heads[1:]] + [len(chat)]
     for number, (one, end) in enumerate(zip(heads, ends, strict=True)):
-        turn = _turn(one.group(1), chat[one.end() : end], number, known)
+        content = _content(chat[one.end() : end], separator)
+        turn = None if content is None else _turn(one.group(2), content, number, known)
         if turn is None:
             return
         yield turn
 
 
-def _turn(head: str, text: str, number: int, known: set[str]) -> JsonObject | None:
+def _content(text: str, separator: str) -> str | None:
+    """Return what a turn says, or None where unsure."""
+    marked = text.rstrip("\n")
+    content = marked.removesuffix(END) if marked.endswith(END) else text.removesuffix(separator)
+    return None if MARK in content else content
+
+
+def _turn(head: str, content: str, number: int, known: set[str]) -> JsonObject | None:
     """Return a turn, or None where it is not certain.
 
     The conversation ends before such a turn.
     """
     if head == "USER":
-        return {"role": "user", "content": text.replace(MARK, "").strip()}
-    content = text.rstrip().removesuffix(MARK).strip()
-    if MARK in content:
-        return None
+        return {"role": "user", "content": content}
     if head == "FUNCTION RESPONSE":
         return result_turn(content)
     if "<functioncall>" not in content:
         return {"role": "assistant", "content": content}
     found = CALL.fullmatch(content)
-    call = _quoted_call(found.group(2)) if found and content.count("<functioncall>") == 1 else None
-    return call_turn(found.group(1).strip(), *call, number, known) if found and call else None
+    call = _call(found.group(2)) if found and content.count("<functioncall>") == 1 else None
+    return call_turn(found.group(1), *call, number, known) if found and call else None
 
 
-def _quoted_call(text: str) -> tuple[str, Json] | None:
-    """Return a call's name and arguments.
-
-    The arguments are bare, or between outer single quotes, which make the whole no JSON.
-    """
+def _call(text: str) -> tuple[str, str] | None:
+    """Return a call's name, and the text of its arguments."""
+    found = ARGUMENTS.match(text)
+    if found is None:
+        return None
+    arguments = found.group(2) or found.group(3)
     try:
-        if quoted := QUOTED.match(text):
-            return quoted.group(1), object_in(quoted.group(2))
-        bare = object_in(text)
+        object_in(arguments)
     except RefusedError:
         return None
-    name = bare.get("name")
-    return (name, bare["arguments"]) if isinstance(name, str) and bare.keys() == {"name", "arguments"} else None
+    return found.group(1), arguments
 
 
 def _reshaped(turns: Sequence[JsonObject], known: set[str]) -> Iterator[JsonObject]:
     for number, turn in enumerate(turns):
         role, text = role_in(turn, "from", ROLES), text_in(turn, "value")
         if role == "call":
-            call = _quoted_call(text)
+            call = _call(text)
             made = call_turn("", *call, number, known) if call else None
             if made is None:
                 return
@@ -190,19 +214,18 @@ def declared(functions: Iterable[JsonObject]) -> list[JsonObject]:
     return [{"type": "function", "function": dict(function)} for function in known.values()]
 
 
-def call_turn(text: str, name: str, arguments: Json, number: int, known: AbstractSet[str]) -> JsonObject | None:
+def call_turn(text: str, name: str, arguments: str, number: int, known: AbstractSet[str]) -> JsonObject | None:
     """Return an assistant's turn with one call.
 
-    None where the function is not declared or the arguments are no object. The call's id has the form in which Kimi's
-    models write theirs; other families take any.
+    None where the function is not declared. The call's id has the form in which Kimi's models write theirs; other
+    families take any.
     """
-    if name not in known or not isinstance(arguments, dict):
+    if name not in known:
         return None
-    written = json.dumps(arguments, ensure_ascii=False)
     call: Json = {
         "id": f"functions.{name}:{number}",
         "type": "function",
-        "function": {"name": name, "arguments": written},
+        "function": {"name": name, "arguments": arguments},
     }
     return {"role": "assistant", "content": text, "tool_calls": [call]}
 

@@ -16,7 +16,8 @@ PAGE = """JSON lines, JSON or Parquet of your own, one conversation a row.
 
 Schema: `messages` (OpenAI's), and where there are any `id`, `tools` (a list, or a list as JSON text; `functions` is its
 older name), `thinking` (a boolean) and `dataset` (a name). Other columns are passed over. Messages are taken as they
-are; preparation ends a conversation at its last open question, and drops the recorded answer after it."""
+are, and a role other than `system`, `developer`, `user`, `assistant` and `tool` rejects the row; preparation ends a
+conversation at its last open question, and drops the recorded answer after it."""
 
 
 def adapt(raw: Raw) -> Prompt:
@@ -47,4 +48,10 @@ def adapt(raw: Raw) -> Prompt:
     try:
         return prompt_of(line)
     except RefusedError as error:
-        raise RejectedError(Reject.WRONG_SHAPE, error.refusal.detail) from None
+        unknown = error.refusal.detail.startswith("unknown role")
+        raise RejectedError(Reject.UNKNOWN_ROLE if unknown else Reject.WRONG_SHAPE, error.refusal.detail) from None
+
+
+def as_it_is(prompt: Prompt) -> Prompt:
+    """Return all of the conversation."""
+    return prompt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, turns_in
 from pipeline.records import Prompt
 
@@ -22,10 +22,10 @@ out by it."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """Return the conversation up to its last open question.
+    """Return the conversation, answers included.
 
     Raises RejectedError.
     """
     turns = turns_in(raw.value, "messages", ROLES, role_key="role", text_key="content")
     kept = [turn for turn in turns if turn["role"] != "system" or turn["content"] not in SWITCHES]
-    return Prompt(identity(NAME, None, raw.value["messages"]), to_last_question(sound(kept)), dataset=NAME)
+    return Prompt(identity(NAME, None, raw.value["messages"]), sound(kept), dataset=NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, turns_in
 from pipeline.records import Prompt
 
@@ -29,12 +29,12 @@ since they ask the same. The files are ordered by domain: a part is drawn by see
 
 
 def adapt(raw: Raw, *, name: str, roles: dict[str, str]) -> Prompt:
-    """Return the conversation up to its last open question.
+    """Return the conversation, answers included.
 
     Raises RejectedError.
     """
     turns = turns_in(raw.value, "conversations", roles, role_key="from", text_key="value")
-    return Prompt(identity(name, None, raw.value["conversations"]), to_last_question(sound(turns)), dataset=name)
+    return Prompt(identity(name, None, raw.value["conversations"]), sound(turns), dataset=name)
 
 
 adapt_small = partial(adapt, name=SMALL, roles=SMALL_ROLES)

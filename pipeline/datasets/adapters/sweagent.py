@@ -8,10 +8,9 @@ target itself would have had to take. Which answer of a trajectory is generated 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from pipeline.datasets.conversation import identity, sound, to_drawn_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, Reject, RejectedError, objects, objects_in, parsed, role_in, text_in
 from pipeline.records import Json, JsonObject, Prompt
 
@@ -22,12 +21,11 @@ TOOL, XML, TICKS = "B8-smith-tool", "B8-smith-xml", "B8-smith-ticks"
 NEBIUS_ROLES = {"system": "system", "user": "user", "ai": "assistant"}
 SMITH_ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 DEMONSTRATION = "Here is a demonstration"
-TERMINAL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _ONE_TURN = """The prompt is a recorded prefix and one turn to generate: the user turns after the first are a
 machine's output, answers to actions that the target never took, so only the history as recorded is true. Which answer
 is asked for is drawn by the row's id, over all of the trajectory's. Preparation keeps one row a first user turn (a
-demonstration that comes before it does not count), since there are far more trajectories than tasks. Dropped from
-observations: colours and other terminal escapes, and control characters such as NUL."""
+demonstration that comes before it does not count), since there are far more trajectories than tasks. Kept as it stands:
+terminal escapes and control characters in observations."""
 NEBIUS_PAGE = f"""nebius/SWE-agent-trajectories: 80,036 rows.
 
 Schema: `instance_id`, `model_name`, `target`, `trajectory` (`role` is `system`, `user` or `ai`; `text`, and the system
@@ -49,13 +47,13 @@ call without its result, and before a result without its call.
 
 
 def adapt_nebius(raw: Raw) -> Prompt:
-    """Return a nebius trajectory's prefix. Raises RejectedError."""
+    """Return a nebius trajectory. Raises RejectedError."""
     turns = [_nebius_turn(turn) for turn in objects_in(raw.value, "trajectory")]
     return _prompt(NEBIUS, identity(NEBIUS, None, raw.value["trajectory"]), turns)
 
 
 def adapt_smith(raw: Raw) -> Prompt:
-    """Return a SWE-smith trajectory's prefix. Raises RejectedError."""
+    """Return a SWE-smith trajectory. Raises RejectedError."""
     turns = smith_turns(raw.value)
     name = form_of(turns)
     return _prompt(name, identity(name, None, raw.value.get("traj_id"), raw.value["messages"]), before_loose_end(turns))
@@ -91,7 +89,7 @@ def task_of(prompt: Prompt) -> str:
 def _prompt(name: str, row_id: str, turns: Sequence[JsonObject]) -> Prompt:
     if not turns:
         raise RejectedError(Reject.NO_TURNS, "the trajectory is empty")
-    return Prompt(row_id, to_drawn_question(sound(turns), row_id), dataset=name)
+    return Prompt(row_id, sound(turns), dataset=name)
 
 
 def before_loose_end(turns: Sequence[JsonObject]) -> Sequence[JsonObject]:
@@ -115,7 +113,7 @@ def _nebius_turn(turn: JsonObject) -> JsonObject:
     text = turn.get("system_prompt" if role == "system" else "text") or ""
     if not isinstance(text, str):
         raise RejectedError(Reject.WRONG_SHAPE, f"a {role} turn's text is no text")
-    return {"role": role, "content": _plain(text) if role == "user" else text}
+    return {"role": role, "content": text}
 
 
 def _smith_turn(turn: JsonObject) -> JsonObject:
@@ -125,11 +123,11 @@ def _smith_turn(turn: JsonObject) -> JsonObject:
         ids = turn.get("tool_call_ids") or [turn.get("tool_call_id")]
         if not isinstance(ids, list) or len(ids) != 1 or not isinstance(ids[0], str):
             raise RejectedError(Reject.WRONG_SHAPE, "a tool turn does not say which one call it answers")
-        return {"role": role, "tool_call_id": ids[0], "content": _plain(content or "")}
+        return {"role": role, "tool_call_id": ids[0], "content": content or ""}
     if turn.get("tool_calls"):
         calls = [_smith_call(call) for call in objects_in(turn, "tool_calls")]
         return {"role": role, "content": content, "tool_calls": calls}
-    return {"role": role, "content": _plain(content or "") if role == "user" else content or ""}
+    return {"role": role, "content": content or ""}
 
 
 def _smith_content(content: Json) -> str | None:
@@ -151,8 +149,3 @@ def _smith_call(call: JsonObject) -> Json:
         raise RejectedError(Reject.WRONG_SHAPE, "a tool call has no function")
     named: Json = {"name": text_in(function, "name"), "arguments": text_in(function, "arguments")}
     return {"id": text_in(call, "id"), "type": "function", "function": named}
-
-
-def _plain(text: str) -> str:
-    """Return an observation without terminal escapes."""
-    return TERMINAL.sub("", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.datasets.conversation import identity, sound, to_last_question
+from pipeline.datasets.conversation import identity, sound
 from pipeline.datasets.rows import Raw, turns_in
 from pipeline.records import Prompt
 
@@ -21,10 +21,10 @@ people, in pasted web pages."""
 
 
 def adapt(raw: Raw) -> Prompt:
-    """Return the conversation up to its last open question.
+    """Return the conversation, answers included.
 
     Raises RejectedError.
     """
     turns = turns_in(raw.value, "messages", ROLES, role_key="role", text_key="content")
-    messages = to_last_question(sound(turns))
+    messages = sound(turns)
     return Prompt(identity(NAME, raw.value.get("prompt_id"), raw.value["messages"]), messages, dataset=NAME)

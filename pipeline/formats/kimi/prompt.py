@@ -109,9 +109,9 @@ def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
 
 def _message_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reasoning: bool) -> Iterator[Piece]:
     role = message.get("role")
-    if not isinstance(role, str) or not role:
+    opener = _PLAIN_OPENERS.get(role) if isinstance(role, str) else None
+    if opener is None or not isinstance(role, str):  # the template prints a role that it does not know as the system's
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="role")
-    opener = {"user": USER, "assistant": ASSISTANT}.get(role, SYSTEM)
     yield from (tokenizer.id_of(opener), _speaker(message, role), tokenizer.id_of(MIDDLE))
     if role == "assistant":
         yield from _assistant_pieces(message, tokenizer, keeps_reasoning=keeps_reasoning)

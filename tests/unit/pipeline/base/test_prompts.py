@@ -71,6 +71,17 @@ def test_another_type_or_key_is_refused_by_name(changes: dict[str, Json], field:
     assert word in caught.value.refusal.detail
 
 
+@pytest.mark.parametrize("role", ["critic", "function", "User", "SYSTEM", "", " user", "human", "gpt", "model", "bot"])
+def test_a_role_that_no_template_knows_is_refused(role: str, tmp_path: Path) -> None:
+    messages: list[Json] = [{"role": "user", "content": "Hi"}, {"role": role, "content": "No."}]
+    bad, good = read_prompts(written(tmp_path, line_of(messages=messages), line_of(id="b")))
+
+    assert isinstance(bad, RefusedLine)
+    assert isinstance(good, Prompt)
+    assert (Reason.MALFORMED_INPUT, "messages[1].role") == (bad.refusal.reason, bad.refusal.field)
+    assert bad.refusal.detail == f"unknown role {role!r}: roles are system, developer, user, assistant, tool"
+
+
 @pytest.mark.parametrize(
     "raw, word",
     [

@@ -24,17 +24,47 @@ def found(*messages: JsonObject, tools: tuple[JsonObject, ...] = (), mode: ToolM
         (({"role": "system", "content": "Brief."}, USER), ["system"]),
         (({"role": "developer", "content": "Brief."}, USER), ["system"]),
         ((USER, ANSWER, USER), ["multi_turn"]),
-        ((USER, USER), ["multi_turn"]),
+        ((USER, USER), ["multi_turn", "turn_order"]),
         ((USER, {**ANSWER, "reasoning": "Bread."}, USER), ["history_reasoning", "multi_turn"]),
         ((USER, {**ANSWER, "reasoning_content": "Bread."}, USER), ["history_reasoning", "multi_turn"]),
         ((USER, {**ANSWER, "reasoning_content": ""}, USER), ["multi_turn"]),
         ((USER, {**ANSWER, "content": "<think>\nBread.\n</think>\nYes."}, USER), ["history_reasoning", "multi_turn"]),
-        ((USER, {"role": "tool", "content": "warm"}), ["tool_transcript"]),
+        ((USER, {"role": "tool", "content": "warm"}), ["tool_transcript", "turn_order"]),
         ((TOLD, USER), ["system", "tools_declared"]),
     ],
 )
 def test_features_are_read_off_roles_keys_and_text(messages: tuple[JsonObject, ...], features: list[str]) -> None:
     assert features == found(*messages)
+
+
+SYSTEM: JsonObject = {"role": "system", "content": "Brief."}
+CALLING: JsonObject = {**ANSWER, "tool_calls": [{"id": "a"}, {"id": "b"}]}
+RESULT: JsonObject = {"role": "tool", "tool_call_id": "a", "content": "warm"}
+
+
+@pytest.mark.parametrize(
+    "messages, what, where",
+    [
+        ((USER, ANSWER, USER), None, ""),
+        ((SYSTEM, USER, CALLING, RESULT, RESULT, ANSWER, USER), None, ""),
+        ((USER, CALLING, RESULT, CALLING, RESULT), None, ""),
+        ((USER, USER), "two user turns in a row", "messages[1].role"),
+        ((USER, ANSWER, ANSWER, USER), "two assistant turns in a row", "messages[2].role"),
+        ((SYSTEM, SYSTEM, USER), "two system turns in a row", "messages[1].role"),
+        ((SYSTEM, {**SYSTEM, "role": "developer"}, USER), "two system turns in a row", "messages[1].role"),
+        ((USER, ANSWER, SYSTEM, USER), "a system turn behind another's", "messages[2].role"),
+        ((ANSWER, USER), "an answer before any question", "messages[0].role"),
+        ((SYSTEM, ANSWER, USER), "an answer before any question", "messages[1].role"),
+        ((USER, RESULT), "a tool's result behind no call", "messages[1].role"),
+        ((USER, CALLING, RESULT, ANSWER, RESULT), "a tool's result behind no call", "messages[4].role"),
+    ],
+)
+def test_turns_that_do_not_alternate_are_a_feature(
+    messages: tuple[JsonObject, ...], what: str | None, where: str
+) -> None:
+    found = [each for each in findings_in(Prompt("a", messages), ToolMode.RAW) if each.feature is Feature.TURN_ORDER]
+
+    assert ([] if what is None else [(what, where)]) == [(each.what, each.where) for each in found]
 
 
 def test_how_tools_travel_is_part_of_the_feature() -> None:

@@ -15,8 +15,9 @@ from pipeline.base.prompts import read_prompts
 from pipeline.datasets import prepare as preparing
 from pipeline.datasets.blocks import RowsBlock, rows_of
 from pipeline.datasets.decontaminate import EvaluationText, grams_of
+from pipeline.datasets.fidelity.file import check_file
 from pipeline.datasets.prepare import Counts, Preparation, PreparationError, RowFilter, Selection, TargetFormat
-from pipeline.datasets.registry import DATASETS
+from pipeline.datasets.registry import DATASETS, Turns
 from pipeline.datasets.rows import Raw, Reject
 from pipeline.formats.registry import open_format
 from pipeline.records import Prompt
@@ -41,13 +42,19 @@ def prepared(
     dataset: str = "B2",
     **how: Any,  # noqa: ANN401
 ) -> tuple[Counts, list[Prompt], list[dict[str, Any]]]:
-    sieve = RowFilter(DATASETS[dataset], how.pop("target", None), how.pop("grams", None))
+    turns = Turns(how.pop("turns", "last"))
+    sieve = RowFilter(DATASETS[dataset], how.pop("target", None), how.pop("grams", None), turns)
     workers = how.pop("workers", 1)
     out, rejects = folder / "out.jsonl", folder / "no.jsonl"
     counts = Preparation(sieve, Selection(**how), workers).write(written(folder, rows), out, rejects)
     prompts = [one for one in read_prompts(out) if isinstance(one, Prompt)]
     rejected = [json.loads(line) for line in rejects.read_bytes().splitlines()]
-    assert len(rows) == counts.rows == len(prompts) + len(rejected)
+    assert len(rows) == counts.rows == len(prompts) + len(rejected) - counts.more
+    assert [one.id for one in prompts] == [
+        json.loads(line)["id"] for line in (folder / "out.changes.jsonl").read_bytes().splitlines()
+    ]
+    checked = check_file(DATASETS[dataset], folder / "rows.jsonl", out, turns)
+    assert (len(prompts), []) == (checked.prompts, checked.first)
     assert Counter(one["reason"] for one in rejected) == counts.rejected
     return counts, prompts, rejected
 
@@ -67,6 +74,113 @@ def test_questions_with_other_tools_or_later_turns_are_not_equal(tmp_path: Path)
     three = {**one, "tools": [{"type": "function", "function": {"name": "x"}}]}
 
     assert 3 == len(prepared(tmp_path, [one, two, three], "messages")[1])
+
+
+ASKED = {"role": "user", "content": "Name a bird."}
+WREN: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look_up", "description": "Birds.", "parameters": {"type": "object"}},
+}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"messages": [{"role": "system", "content": "Answer in Latin."}, ASKED]},
+        {"messages": [ASKED], "thinking": False},
+        {"messages": [ASKED], "tools": [{**WREN, "function": {**WREN["function"], "description": "Stars."}}]},
+        {"messages": [ASKED], "tools": [{**WREN, "function": {**WREN["function"], "parameters": {}}}]},
+        {"messages": [ASKED], "tools": [WREN, WREN]},
+        {"messages": [ASKED, {"role": "assistant", "content": "A wren."}, ASKED]},
+        {"messages": [ASKED, {"role": "assistant", "content": "A lark."}, ASKED]},
+        {"messages": [{**ASKED, "name": "Ann"}]},
+        {"messages": [{**ASKED, "content": [{"type": "text", "text": "Name a bird."}]}]},
+        {"messages": [ASKED, ASKED]},
+    ],
+)
+def test_prompts_that_differ_anywhere_are_not_equal(other: dict[str, Any], tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"messages": [ASKED]},
+        {"messages": [ASKED], "tools": [WREN]},
+        {"messages": [{"role": "system", "content": "Be brief."}, ASKED]},
+        {"messages": [ASKED, {"role": "assistant", "content": "A robin."}, ASKED]},
+    ]
+    rows = [{**row, "id": str(n)} for n, row in enumerate([*rows, other, *rows, other])]
+    _, prompts, rejected = prepared(tmp_path, rows, "messages")
+
+    assert ["0", "1", "2", "3", "4"] == [one.id for one in prompts]
+    assert ["duplicate"] * 5 == [one["reason"] for one in rejected]
+
+
+def chat(name: str, *questions: str) -> dict[str, Any]:
+    turns = [turn for text in questions for turn in (("user", text), ("assistant", f"{text} Yes."))]
+    return {"prompt_id": name, "messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+def test_every_question_of_a_row_may_be_a_prompt(tmp_path: Path) -> None:
+    rows = [chat("a", "1?", "2?", "3?", "4?"), chat("b", "1?", "2?", "5?"), chat("c", ""), chat("d", "6?")]
+    counts, prompts, rejected = prepared(tmp_path, rows, "B6", turns="all")
+
+    assert [("B6-a#1", 1), ("B6-a#2", 3), ("B6-a#3", 5), ("B6-a", 7), ("B6-b", 5), ("B6-d", 1)] == [
+        (one.id, len(one.messages)) for one in prompts
+    ]
+    assert 5 == counts.more
+    assert ["duplicate", "duplicate", "empty_prompt"] == [one["reason"] for one in rejected]
+    assert ["B6-a", "B6-b", "B6-d"] == [one.id for one in prepared(tmp_path, rows, "B6")[1]]
+
+
+def test_a_cap_counts_rows_and_not_their_questions(tmp_path: Path) -> None:
+    rows = [chat(str(n), "Hi", f"{n}?", "And?") for n in range(3)]
+    _, prompts, rejected = prepared(tmp_path, rows, "B6", turns="all", cap=2)
+
+    assert ["B6-0#1", "B6-0#2", "B6-0", "B6-1#2", "B6-1"] == [one.id for one in prompts]
+    assert [("B6-1#1", "duplicate"), ("B6-2#1", "duplicate"), ("B6-2#2", "over_cap"), ("B6-2", "over_cap")] == [
+        (one["id"], one["reason"]) for one in rejected
+    ]
+
+
+def test_each_question_is_compared_with_evaluations(tmp_path: Path) -> None:
+    text = "Write a function that says which of two rivers is longer, in words that a child knows."
+    grams = grams_of([EvaluationText(text, "mt/question.jsonl", 81)])
+    _, prompts, rejected = prepared(tmp_path, [chat("a", "Hi", text, "And?")], "B6", turns="all", grams=grams)
+
+    assert ["B6-a#1"] == [one.id for one in prompts]
+    assert ["contaminated"] * 2 == [one["reason"] for one in rejected]
+
+
+def test_questions_of_a_trajectory_keep_the_drawn_ones_id(tmp_path: Path) -> None:
+    turns = [{"role": role, "content": f"{role} {n}"} for n in range(4) for role in ("user", "assistant")]
+    rows = [{"messages": turns, "traj_id": str(n)} for n in range(5)]
+    for row in rows:
+        (drawn,), (all_of_it) = prepared(tmp_path, [row], "B8")[1], prepared(tmp_path, [row], "B8", turns="all")[1]
+
+        assert [drawn] == [one for one in all_of_it if "#" not in one.id]
+        assert [1, 3, 5, 7] == [len(one.messages) for one in all_of_it]
+
+
+def test_a_prompt_that_is_not_its_rows_is_rejected(tmp_path: Path) -> None:
+    """An adapter with a fault."""
+    known = DATASETS["B2"]
+    stripping = replace(known, read=lambda raw: replace(known.read(raw), messages=({**ASKED, "content": "Sort it."},)))
+    source = written(tmp_path, tasks("Sort it. ", "Sort it."))
+    counts = Preparation(RowFilter(stripping)).write(source, tmp_path / "out", tmp_path / "no")
+
+    assert (1, {Reject.UNFAITHFUL: 1}) == (counts.prompts, counts.rejected)
+
+
+def test_a_check_finds_what_was_edited_added_or_moved(tmp_path: Path) -> None:
+    prepared(tmp_path, tasks(*QUESTIONS[:4]))
+    out, source = tmp_path / "out.jsonl", tmp_path / "rows.jsonl"
+    lines = out.read_bytes().splitlines(keepends=True)
+    kinds = {
+        "edited": [lines[0].replace(b"Sort", b"sort"), *lines[1:]],
+        "added": [*lines, lines[0].replace(b"B2-0", b"B2-9")],
+        "moved": [*lines[1:], lines[0]],
+        "broken": [*lines, b"{}"],
+    }
+    for name, changed in kinds.items():
+        out.write_bytes(b"".join(changed))
+        assert (name, 1) == (name, check_file(DATASETS["B2"], source, out).differences)
 
 
 def test_no_more_than_the_cap_begin_with_one_user_turn(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from harness.fixtures.dataset_rows import outcome, prompt, reason, said
 from pipeline.datasets.conversation import open_questions
-from pipeline.datasets.registry import DATASETS
-from pipeline.datasets.rows import Reject, Rejected
+from pipeline.datasets.fidelity.compare import differences
+from pipeline.datasets.registry import DATASETS, Turns
+from pipeline.datasets.rows import Raw, Reject, Rejected
 
 # B2 to B6
 
@@ -157,6 +158,36 @@ COLUMNS = (
 
 @given(st.sampled_from(sorted(DATASETS)), st.dictionaries(st.sampled_from(COLUMNS), JSON | st.lists(TURN, max_size=4)))
 def test_whatever_a_row_holds_it_is_a_prompt_or_is_rejected(dataset: str, row: dict[str, Any]) -> None:
+    """And a prompt says what the row says."""
     made = outcome(dataset, row)
 
     assert isinstance(made, Rejected) or (made.id and made.messages and made.dataset)
+    assert isinstance(made, Rejected) or [] == differences(dataset, row, made)
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "USER: ",
+            "ASSISTANT: ",
+            "A: ",
+            "FUNCTION RESPONSE: ",
+            " <|endoftext|>",
+            "<|endoftext|>",
+            "\n",
+            "\n\n",
+            "\n\n\n",
+        ),
+        *("a", " ", "1 / 2\n", "<functioncall> ", """{"name": "bake", "arguments": '{"n": 1}'}""", "{}"),
+        """<functioncall> {"name": "bake", "arguments": {"n":1}} <|endoftext|>\n\n\nFUNCTION RESPONSE: x\n\n\n""",
+    ]
+)
+OFFER = "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
+
+
+@given(st.lists(PIECES, max_size=14).map("".join), st.booleans())
+def test_glaives_texts_say_what_their_rows_say(chat: str, offers: bool) -> None:
+    row = {"system": OFFER + '{"name": "bake"}\n' if offers else "SYSTEM: a\n\n\n", "chat": f"USER: {chat}"}
+    asked = DATASETS["B1"].asked(Raw(row, "rows", 1), Turns.ALL)
+
+    assert isinstance(asked, Rejected) or [] == [what for one in asked for what in differences("B1", row, one)]

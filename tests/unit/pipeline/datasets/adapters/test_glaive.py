@@ -36,7 +36,9 @@ def transcript(row: dict[str, Any]) -> list[dict[str, Any]]:
     [
         ("""{"name": "lay_table", "arguments": '{"seats": 4}'} """, '{"seats": 4}'),
         ("""{"name": "lay_table", "arguments": '{"for": "Ann's mother"}'} """, '{"for": "Ann\'s mother"}'),
-        ("""{"name": "lay_table", "arguments": '{\n  "seats": 4\n}'} """, '{"seats": 4}'),
+        ("""{"name": "lay_table", "arguments": '{\n  "seats": 4\n}'} """, '{\n  "seats": 4\n}'),
+        ("""{"name": "lay_table", "arguments": '{"seats":4,  "n": 1.0}'} """, '{"seats":4,  "n": 1.0}'),
+        ("""{ "name": "lay_table",\n"arguments":  {"seats": "\\u00e9"} }""", '{"seats": "\\u00e9"}'),
         ("""{"name": "lay_table", "arguments": {"seats": 4}} """, '{"seats": 4}'),
         ("""{"name": "lay_table", "arguments": '{}'} """, "{}"),
     ],
@@ -96,7 +98,7 @@ def test_glaive_text_before_a_call_stays_beside_it() -> None:
         """{"name": "lay_table", "arguments": '{}'} <|endoftext|>\n\n\nFUNCTION RESPONSE: {}\n\n\n"""
     )
 
-    assert ["Lay it.", "At once.", "{}"] == [turn["content"] for turn in transcript(row)]
+    assert ["Lay it.", "At once.\n", "{}"] == [turn["content"] for turn in transcript(row)]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,11 @@ def test_glaive_text_before_a_call_stays_beside_it() -> None:
         ),
         ("USER: Hi.\n\n\nA: Hello. <|endoftext|>", [("user", "Hi."), ("assistant", "Hello.")]),
         ("USER: a\n\nUSER: b\n\nASSISTANT: c", [("user", "a"), ("user", "b"), ("assistant", "c")]),
-        ("USER: a <|endoftext|> b\n\nASSISTANT: c", [("user", "a  b"), ("assistant", "c")]),
+        ("USER:  a \n b \n\nASSISTANT: \tc ", [("user", " a \n b "), ("assistant", "\tc ")]),
+        ("USER: a <|endoftext|>\n\nASSISTANT: c  <|endoftext|>", [("user", "a"), ("assistant", "c ")]),
+        ("USER: a\n\nASSISTANT: b\n\n\n\nUSER: c\n", [("user", "a"), ("assistant", "b\n\n"), ("user", "c\n")]),
+        ("USER: a\n\n\n\nASSISTANT: b\n\n\n", [("user", "a\n"), ("assistant", "b")]),
+        ("USER: a\n\nASSISTANT: b\n\nUSER: c <|endoftext|> d", [("user", "a"), ("assistant", "b")]),
         ("USER: a\n\nASSISTANT: on <|endoftext|> and on.\n\nUSER: b", [("user", "a")]),
         ("USER: a\n\nASSISTANT: b\n\nASSISTANT: c\n\nUSER: d", [("user", "a"), ("assistant", "b")]),
         ("USER: a\n\nASSISTANT: b\n\nFUNCTION RESPONSE: {}\n\nUSER: c", [("user", "a"), ("assistant", "b")]),
@@ -139,6 +145,12 @@ def test_every_answer_of_glaive_rows_with_calls_is_drawn_by_some() -> None:
         ({"system": OFFER, "chat": "USER: a"}, Reject.UNREADABLE_TOOLS),
         ({"system": f"{OFFER}{{'name': 'x'}}", "chat": "USER: a"}, Reject.UNREADABLE_TOOLS),
         ({"system": f'{OFFER}{{"description": "x"}}', "chat": "USER: a"}, Reject.UNREADABLE_TOOLS),
+        (
+            {"system": f"SYSTEM: You are a pirate {OFFER[36:]}{json.dumps(FUNCTION)}", "chat": "USER: a"},
+            Reject.UNREADABLE_TOOLS,
+        ),
+        ({"system": "You are a pirate.", "chat": "USER: a"}, Reject.WRONG_SHAPE),
+        ({"system": NO_OFFER, "chat": "USER: a <|endoftext|> b"}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": ""}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": "Hello"}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": "USER: \n\nASSISTANT: a"}, Reject.EMPTY_PROMPT),

@@ -13,16 +13,23 @@ from pipeline.datasets.rows import Reject
 
 def test_messages_and_tools_are_taken_as_they_are() -> None:
     messages = [
-        {"role": "ipython", "content": [{"type": "text", "text": "a"}], "name": None},
+        {"role": "tool", "content": [{"type": "text", "text": "a"}], "name": None},
         {"role": "assistant", "content": None, "tool_calls": []},
     ]
     made = prompt("messages", {"id": 4, "messages": messages, "tools": json.dumps([{"name": "x"}]), "label": "none"})
 
     assert ("4", "messages", ({"name": "x"},)) == (made.id, made.dataset, made.tools)
     assert [
-        {"role": "ipython", "content": [{"type": "text", "text": "a"}]},
+        {"role": "tool", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": None, "tool_calls": []},
     ] == list(made.messages)
+
+
+@pytest.mark.parametrize("role", ["critic", "function", "User", "", "human", "gpt", "model", "bot", "ipython"])
+def test_a_role_that_no_template_knows_rejects_the_row(role: str) -> None:
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": role, "content": "b"}]}
+
+    assert Reject.UNKNOWN_ROLE == reason("messages", row)
 
 
 @pytest.mark.parametrize("tools", ["[]", [], None, "", " "])

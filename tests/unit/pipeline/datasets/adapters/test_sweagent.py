@@ -39,7 +39,7 @@ def test_nebius_prompt_is_a_recorded_prefix_drawn_by_the_row() -> None:
     made = by_length("B8", rows)
 
     assert {2, 4} == set(made)
-    assert [("assistant", "```\nls\n```"), ("user", "setup.py")] == said(made[4])[2:]
+    assert [("assistant", "```\nls\n```"), ("user", "\x1b[31msetup.py\x1b[0m\x00")] == said(made[4])[2:]
 
 
 def test_nebius_demonstration_is_kept_and_is_not_the_task() -> None:
@@ -77,7 +77,7 @@ def test_swe_smith_messages_may_be_json_text_or_a_list(as_text: bool) -> None:
             "content": None,
             "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}],
         },
-        {"role": "tool", "tool_call_id": "c1", "content": "OBSERVATION:\na"},
+        {"role": "tool", "tool_call_id": "c1", "content": "OBSERVATION:\na\x00"},
     ] == list(made[4].messages[2:])
 
 
