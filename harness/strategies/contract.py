@@ -61,7 +61,7 @@ class RoundTrips:
 
 
 class CallTrips(RoundTrips):
-    """The same of a family whose calls are text between markers.
+    """The same, of families with calls between markers.
 
     A subclass writes `set(on=1)` as the family does.
     """

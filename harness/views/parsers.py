@@ -45,7 +45,7 @@ def tagged_calls(content: str, family: str) -> tuple[tuple[ToolCall, ...], str]:
 
 
 def calls_in(content: str, family: str) -> Iterator[ToolCall]:
-    """Yield the calls as a family (a format's name) writes them.
+    """Yield the calls as a family writes them.
 
     Raises ValueError where one does not parse.
     """

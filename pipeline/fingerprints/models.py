@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from pipeline.formats.format import Format, Opener
 from pipeline.formats.registry import FORMATS, load_format
+from pipeline.proof.fingerprint import RELEASES
 from pipeline.records import JsonObject
 
 
@@ -53,13 +54,13 @@ class Model:
 
 _SIZES = r"\d+(\.\d+)?b(-a\d+b)?"
 _QUANTISED = r"(-(q\d\w*|fp8|bf16))?(\.gguf)?"
-_DATE = r"(-\d{4,8})?"
 
 MODELS: Sequence[tuple[str, Model]] = (
-    (rf"kimi-k2(-instruct)?(-0?711|-0?905)?{_DATE}", Model("kimi-k2", ThinkingMode.NEVER)),
-    (rf"kimi-k2-thinking{_DATE}", Model("kimi-k2-thinking", ThinkingMode.ON)),
-    (rf"kimi-k2[.-]5{_DATE}", Model("kimi-k2.5", ThinkingMode.ON)),
-    (rf"kimi-k2[.-]6{_DATE}", Model("kimi-k2.6", ThinkingMode.ON)),
+    (r"kimi-k2(-instruct)?", Model("kimi-k2", ThinkingMode.NEVER)),
+    (r"kimi-k2(-instruct)?-0?905", Model("kimi-k2-0905", ThinkingMode.NEVER)),
+    (r"kimi-k2-thinking", Model("kimi-k2-thinking", ThinkingMode.ON)),
+    (r"kimi-k2[.-]5", Model("kimi-k2.5", ThinkingMode.ON)),
+    (r"kimi-k2[.-]6", Model("kimi-k2.6", ThinkingMode.ON)),
     ("tiny-kimi", Model("tiny-kimi", ThinkingMode.ON)),
     (r"qwen3-(235b-a22b|30b-a3b|4b)-thinking-2507", Model("qwen3", ThinkingMode.ALWAYS, renders=False)),
     (r"qwen3-next-80b-a3b-thinking", Model("qwen3", ThinkingMode.ALWAYS, renders=False)),
@@ -67,20 +68,20 @@ MODELS: Sequence[tuple[str, Model]] = (
     (r"qwen3-next-80b-a3b-instruct", Model("qwen3", ThinkingMode.NEVER)),
     (rf"qwen3-coder(-(flash|next|{_SIZES})(-instruct)?)?", Model("qwen3", ThinkingMode.NEVER, renders=False)),
     (rf"qwen3-{_SIZES}{_QUANTISED}", Model("qwen3", ThinkingMode.ON)),
-    (rf"qwen3[.-]5-{_SIZES}{_QUANTISED}{_DATE}", Model("qwen3.5", ThinkingMode.ON)),
+    (rf"qwen3[.-]5-{_SIZES}{_QUANTISED}", Model("qwen3.5", ThinkingMode.ON)),
     (r"deepseek-r1", Model("deepseek-r1", ThinkingMode.ALWAYS)),
     (r"deepseek-r1-0528", Model("deepseek-r1", ThinkingMode.ALWAYS, renders=False)),
     (r"deepseek(-chat)?-v3\.1(-terminus)?", Model("deepseek-v3.1", ThinkingMode.OFF)),
     (r"deepseek-v3\.2-exp", Model("deepseek-v3.1", ThinkingMode.OFF, renders=False)),
-    (rf"deepseek-v3\.2{_DATE}", Model("deepseek-v3.2", ThinkingMode.OFF)),
-    (rf"glm-4\.5(-air)?{_DATE}", Model("glm-4.5", ThinkingMode.ON)),
-    (rf"glm-4\.6{_DATE}", Model("glm-4.6", ThinkingMode.ON)),
-    (rf"glm-4\.7{_DATE}", Model("glm-4.7", ThinkingMode.ON)),
-    (rf"glm-4\.7-flash{_DATE}", Model("glm-4.7-flash", ThinkingMode.ON)),
-    (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}{_DATE}", Model("glm-5", ThinkingMode.ON)),
+    (r"deepseek-v3\.2", Model("deepseek-v3.2", ThinkingMode.OFF)),
+    (r"glm-4\.5(-air)?", Model("glm-4.5", ThinkingMode.ON)),
+    (r"glm-4\.6", Model("glm-4.6", ThinkingMode.ON)),
+    (r"glm-4\.7", Model("glm-4.7", ThinkingMode.ON)),
+    (r"glm-4\.7-flash", Model("glm-4.7-flash", ThinkingMode.ON)),
+    (rf"glm-5(\.[12])?(-turbo)?{_QUANTISED}", Model("glm-5", ThinkingMode.ON)),
     (rf"gpt-oss[-:]{_SIZES}", Model("gpt-oss", ThinkingMode.ON, renders=False)),
 )
-"""Patterns of slugs, in lower case, without owner (`moonshotai/`) and variant (`:free`, `:exacto`)."""
+"""Patterns of slugs, in lower case, without owner (`moonshotai/`), variant (`:free`, `:exacto`) and known date."""
 
 _COMPILED = tuple((re.compile(pattern), model) for pattern, model in MODELS)
 
@@ -88,7 +89,7 @@ _COMPILED = tuple((re.compile(pattern), model) for pattern, model in MODELS)
 def model_of(slug: str) -> Model | None:
     """Return the table's entry for a slug, if any."""
     last = slug.lower().rsplit("/", 1)[-1]
-    names = (last, last.rsplit(":", 1)[0])
+    names = [RELEASES.get(name, name) for name in (last, last.rsplit(":", 1)[0])]
     return next((model for name in names for pattern, model in _COMPILED if pattern.fullmatch(name)), None)
 
 

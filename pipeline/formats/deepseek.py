@@ -163,7 +163,7 @@ def v31_emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator
 
 
 def r1_emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
-    """Yield R1's calls, whose name and fenced arguments are one text."""
+    """Yield R1's calls: name and fenced arguments in one text."""
     for call in v31_emitted_calls(pieces, tokenizer):
         name, _, fenced = call.arguments.partition("\n```json\n")
         yield EmittedCall(name.strip(), fenced.rstrip().removesuffix("```") if call.whole else fenced, whole=call.whole)

@@ -198,7 +198,7 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
 
 
 def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
-    """Yield the calls of a tool section, whose tags say types."""
+    """Yield a section's calls, whose tags say types."""
     mark = tokenizer.id_of(DSML)
     text = "".join(DSML if piece == mark else str(piece) for piece in pieces)
     for name, said in _INVOKE.findall(text):

@@ -120,7 +120,7 @@ def _is_value(text: str, shown: str) -> bool:
 
 
 def raw_members(text: str) -> dict[str, str] | None:
-    """Return the values of a JSON object, each as it is written.
+    """Return a JSON object's values as they are written.
 
     None where it is no object, or a key comes twice.
 

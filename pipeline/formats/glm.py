@@ -134,7 +134,7 @@ def template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
 
 
 def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
-    """Yield the calls of a tool section: a name, keys and values."""
+    """Yield a section's calls: a name, keys and values."""
     one = tokenizer.id_of
     marks = {one(mark): mark for mark in (KEY, KEY_CLOSE, VALUE, VALUE_CLOSE)}
     for inside, whole in between(pieces, one(CALL), one(CALL_CLOSE)):
@@ -144,7 +144,7 @@ def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[Emi
 
 
 def _parameters(pieces: Sequence[Piece], marks: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """Yield each key that a value follows at once, with that value."""
+    """Yield each key with the value that follows it."""
     said: dict[str, str] = {}
     last = ""
     for piece in pieces:

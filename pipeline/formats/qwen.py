@@ -137,7 +137,7 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
 
 
 def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
-    """Yield the calls of a tool section, each a JSON object.
+    """Yield a section's calls, each a JSON object.
 
     Parsers leave out what is no such object.
     """

@@ -154,7 +154,7 @@ def _template_inputs(prompt: Prompt) -> tuple[Prompt, dict[str, Json]]:
 
 
 def emitted_calls(pieces: Sequence[Piece], tokenizer: Tokenizer) -> Iterator[EmittedCall]:
-    """Yield the calls of a tool section, each a tagged text."""
+    """Yield a section's calls, each a tagged text."""
     for inside, whole in between(pieces, tokenizer.id_of(CALL), tokenizer.id_of(CALL_CLOSE)):
         if whole and (found := _CALL.search(text_of_pieces(inside))) is not None:
             yield EmittedCall(found[1].strip(), parameters=tuple(_PARAMETER.findall(found[2])))

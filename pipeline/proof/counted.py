@@ -176,7 +176,7 @@ def require_no_leaked_marker(answer: Answer, reading: Reading) -> None:
 
 
 def require_seen_thinking(answer: Answer, reading: Reading) -> None:  # noqa: ARG001 — the fields decide
-    """Refuse a thinking that was asked for and is not shown.
+    """Refuse an asked-for thinking that is not shown.
 
     A parser that failed shows it as content, where a count of the whole does not tell which part it was.
     """

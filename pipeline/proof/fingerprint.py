@@ -7,11 +7,9 @@ holds for one provider, one model and one of streamed or not, and is never borro
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 
 from pipeline.records import Completion, Json, Reason, RefusedError
@@ -113,7 +111,7 @@ class Fingerprint:
     def is_of(self, completion: Completion) -> bool:
         """Return whether the answer came this way.
 
-        A model may carry its release date (`kimi-k2.5-0127`) after the slug.
+        A model may carry its known release date (`kimi-k2.5-0127`) after the slug.
         """
         return (
             completion.provider == self.provider
@@ -123,27 +121,23 @@ class Fingerprint:
         )
 
 
+RELEASES: Mapping[str, str] = {
+    "kimi-k2-0711": "kimi-k2",
+    "kimi-k2.5-0127": "kimi-k2.5",
+    "deepseek-v3.2-20251201": "deepseek-v3.2",
+    "glm-5-turbo-20260315": "glm-5-turbo",
+}
+"""Dated names, without owner, and the slug whose release each is, as hosted answers were seen to name them."""
+
+
 def is_model(requested: str, answered: str) -> bool:
     """Return whether `answered` is the model `requested`.
 
-    A release date may follow the slug. A few slugs that end like a date name models of their own, released beside the
-    one without it.
+    Its release is part of a model: only a date that is known (`RELEASES`) may follow the slug. Any other suffix names
+    another model, such as `-0905`, `-2507` or `-0528`.
     """
-    own = answered.rpartition("/")[2].partition(":")[0] in OWN_DATES
-    return answered == requested or (not own and _dated(requested).fullmatch(answered) is not None)
-
-
-OWN_DATES = frozenset(
-    {
-        *("kimi-k2-0905", "deepseek-r1-0528", "deepseek-chat-v3-0324"),
-        *("qwen3-235b-a22b-2507", "qwen3-30b-a3b-2507", "qwen3-4b-2507"),
-    }
-)
-
-
-@cache
-def _dated(model: str) -> re.Pattern[str]:
-    return re.compile(re.escape(model) + r"(-\d{4,8})?")
+    owner, _, name = answered.rpartition("/")
+    return answered == requested or (name in RELEASES and requested == f"{owner}/{RELEASES[name]}".lstrip("/"))
 
 
 _KINDS: Mapping[str, tuple[Json, ...]] = {

@@ -159,7 +159,7 @@ def require_reasoning_first(answer: Answer) -> None:
 
 
 def _value_crosses(before: str, after: str) -> bool:
-    """Return whether a JSON value begins in one text and ends in the other."""
+    """Return whether a JSON value spans both texts."""
     if "}" not in after and "]" not in after:
         return False
     joined, decoder = before + after, json.JSONDecoder()

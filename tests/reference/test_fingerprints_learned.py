@@ -116,7 +116,7 @@ def test_answers_of_providers_that_count_alike_prove_it_together(gathered: Harve
 
 
 def pooled(answers: Sequence[Observation], providers: set[str]) -> list[Observation]:
-    return [one for one in answers if one.route[0] in providers and one.model.format == "kimi-k2"]
+    return [one for one in answers if one.route[0] in providers and one.model.format.startswith("kimi-k2")]
 
 
 def test_turns_with_tools_are_counted_as_the_corpus_says(kimi: Sequence[LearnedFingerprint]) -> None:

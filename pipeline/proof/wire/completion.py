@@ -365,7 +365,7 @@ class _Stream:
             self.held = None
 
     def _named(self, key: str) -> str | None:
-        """Return what the chunks that say something name, else the others."""
+        """Return what chunks with text name, else the others."""
         return self.once.get(key) or self.once.get(f"empty {key}")
 
     def completion(self) -> Completion:

@@ -14,8 +14,8 @@ from pipeline.formats.registry import FORMATS
     "slug, name, thinks",
     [
         ("moonshotai/kimi-k2", "kimi-k2", ThinkingMode.NEVER),
-        ("moonshotai/kimi-k2-0905:exacto", "kimi-k2", ThinkingMode.NEVER),
-        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", ThinkingMode.NEVER),
+        ("moonshotai/kimi-k2-0905:exacto", "kimi-k2-0905", ThinkingMode.NEVER),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2-0905", ThinkingMode.NEVER),
         ("moonshotai/kimi-k2-thinking", "kimi-k2-thinking", ThinkingMode.ON),
         ("moonshotai/kimi-k2.5-0127", "kimi-k2.5", ThinkingMode.ON),
         ("kimi-k2.6", "kimi-k2.6", ThinkingMode.ON),
@@ -48,6 +48,7 @@ def test_a_slug_names_its_format_whatever_owner_and_variant(slug: str, name: str
     "slug",
     [
         *("", "moonshotai/kimi-k3", "qwen/qwen3-max", "qwen/qwen-2.5-coder-32b-instruct", "qwen3-embedding-0.6b"),
+        *("moonshotai/kimi-k2.5-9999", "deepseek/deepseek-v3.2-20260101", "z-ai/glm-4.6-0101"),
         *("deepseek/deepseek-r1-distill-qwen-14b", "deepseek/deepseek-chat-v3-0324", "deepseek-v4-flash"),
         *("tngtech/deepseek-r1t2-chimera:free", "z-ai/glm-4.5v", "openai/gpt-4o", "nousresearch/hermes-4-70b"),
     ],

@@ -186,8 +186,9 @@ def test_a_whole_message_at_the_end_must_say_the_same() -> None:
         last = event(choices=[{"delta": {}, "finish_reason": "stop", "message": message}])
         return sent({"reasoning": "r"}) + sent({"content": "a"}) + sent({"content": "b"}) + last + DONE
 
-    whole = {"reasoning": "r", "content": "ab"}
-    for message in (None, whole, {"reasoning_content": "r", "content": "ab"}, {"content": "ab"}, {"content": ""}):
+    whole: dict[str, Any] = {"reasoning": "r", "content": "ab"}
+    same: list[dict[str, Any] | None] = [None, whole, {"reasoning_content": "r", "content": "ab"}]
+    for message in (*same, {"content": "ab"}, {"content": ""}):
         assert "ab" == completion_of_sse(ending(message)).content
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     for message in ({**whole, "content": "a"}, {**whole, "content": "abc"}, {"reasoning": "s"}, {"tool_calls": calls}):
