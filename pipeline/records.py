@@ -74,6 +74,7 @@ class Reason(StrEnum):
     REPLACEMENT_CHAR = "replacement_char"
     LONE_SURROGATE = "lone_surrogate"
     NOT_NFC = "not_nfc"
+    UNICODE_VERSION = "unicode_version"
     UNENCODABLE = "unencodable"
     UNKNOWN_ID = "unknown_id"
     IDS_CONTRADICT = "ids_contradict"
@@ -113,6 +114,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.REPLACEMENT_CHAR: "the text holds U+FFFD, so bytes may be lost",
     Reason.LONE_SURROGATE: "the text holds half a surrogate pair and has no UTF-8",
     Reason.NOT_NFC: "NFC changes the text, and the model's tokenizer applies it, so the text is not what was emitted",
+    Reason.UNICODE_VERSION: "a character is newer than some engines' Unicode tables, so its text is split in two ways",
     Reason.UNENCODABLE: "the tokenizer cannot encode the text (it gives up on very long runs)",
     Reason.UNKNOWN_ID: "an id is not in the vocabulary",
     Reason.IDS_CONTRADICT: "the returned ids do not say what the returned text says",

@@ -12,15 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.base.loops import is_looping
+from pipeline.base.prompts import texts_of
 from pipeline.formats.format import Format
 from pipeline.formats.tokenizer import TokenizerError
+from pipeline.formats.unicode_tables import first_changed
 from pipeline.proof.answer import Answer, Proof, ended
 from pipeline.proof.counted import by_count
 from pipeline.proof.engine_ids import by_engine_ids, by_logprobs
 from pipeline.proof.fingerprint import Fingerprint, TraitName, is_model
 from pipeline.proof.locations import rendered, special_text
 from pipeline.proof.stream_deltas import by_stream_deltas
-from pipeline.proof.text_guards import require_text_evidence
+from pipeline.proof.text_guards import changed_character, require_text_evidence
 from pipeline.records import Completion, Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow
 
 
@@ -155,6 +157,9 @@ def prove_prompt(answer: Answer, rendered_ids: Ids) -> tuple[Ids, Evidence]:
         return returned, Evidence.ENGINE_IDS
     if (found := special_text(answer.fmt, answer.prompt)) is not None:
         raise RefusedError.of(found)
+    for place, text in texts_of(answer.prompt):
+        if (at := first_changed(text)) is not None:
+            raise changed_character(text, at, place)
     ids = prompt_prefix(answer) + rendered_ids
     usage = answer.completion.usage
     if usage is None or usage.prompt_tokens is None:

@@ -14,6 +14,7 @@ from itertools import islice, pairwise
 
 from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tokenizer import Tokenizer
+from pipeline.formats.unicode_tables import NEWEST, OLDEST, first_changed
 from pipeline.proof.answer import Answer, end_trait, says_stop
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Reason, RefusedError
@@ -37,6 +38,22 @@ def require_whole_characters(answer: Answer) -> None:
     for name, text in answer.texts:
         if (at := text.find("\ufffd")) >= 0:
             raise RefusedError(Reason.REPLACEMENT_CHAR, f"U+FFFD in {name}", field=name, char_offset=at)
+
+
+def require_settled_characters(answer: Answer) -> None:
+    """Refuse characters that engines' Unicode tables class differently.
+
+    They are split in several ways of one length.
+    """
+    for name, text in _shown_texts(answer):
+        if (at := first_changed(text)) is not None:
+            raise changed_character(text, at, name)
+
+
+def changed_character(text: str, at: int, field: str) -> RefusedError:
+    """Return the refusal of the character at `at`."""
+    message = f"U+{ord(text[at]):04X} has another class in Unicode {OLDEST} than in {NEWEST}, and engines use both"
+    return RefusedError(Reason.UNICODE_VERSION, message, field=field, char_offset=at)
 
 
 def require_line_ends(answer: Answer) -> None:
@@ -181,6 +198,7 @@ MOST_VALUES = 64
 TEXT_CHECKS: tuple[Callable[[Answer], None], ...] = (
     require_kept_space,
     require_whole_characters,
+    require_settled_characters,
     require_line_ends,
     require_known_end,
     require_known_opening,
