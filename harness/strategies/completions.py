@@ -54,7 +54,8 @@ _Inside: TypeAlias = "tuple[str, list[tuple[str, ...]]]"
 def texts(*, min_size: int = 0) -> st.SearchStrategy[str]:
     """Draw text that encodes to UTF-8.
 
-    It holds no character that Unicode tables differ in, since no text with one is proven. Never empty where `min_size` is 1.
+    It holds no character that Unicode tables differ in, as no text with one is proven. Never empty where `min_size` is
+    1.
     """
     pieces = st.one_of(
         st.sampled_from(AWKWARD),

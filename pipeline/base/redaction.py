@@ -1,7 +1,8 @@
 """Secrets taken out of what providers say.
 
 Two uses. `redact` shortens a provider's words for a message, a log, a report or a quarantine line: nothing with a
-secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`, and what is quoted has UTF-8.
+secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`, and control characters are
+escaped.
 `Redaction` takes the one key in use out of an answer, which a provider may echo whole, without its prefix, or escaped.
 
 Guarantees: a shape asks for a digit, a length or a prefix that prose does not have, and none matches the mark that
@@ -15,6 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
+
+from pipeline.base.screen import escaped
 
 MARK: Final = "[SCRUBBED]"
 REMOVED: Final = "[key removed]"
@@ -74,7 +77,7 @@ _MEMBERS: Final = tuple(re.compile(rule.pattern.replace(r"(?<!\\)", "") + _VALUE
 
 
 def redact(text: str, most: int) -> str:
-    """Return at most `most` characters of `text`, without secrets.
+    """Return at most `most` characters, without secrets, safe to show.
 
     >>> redact('{"user_id": "u-1", "message": "No"}', 80)
     '{"user_id": [SCRUBBED], "message": "No"}'
@@ -84,7 +87,7 @@ def redact(text: str, most: int) -> str:
         found = rule.sub(lambda member: f"{member[0].partition(':')[0]}: {MARK}", found)
     for rule in PATTERNS.values():
         found = rule.sub(_masked, found)
-    return found[:most].encode("utf-8", "replace").decode("utf-8")
+    return escaped(found)[:most]
 
 
 def _masked(match: re.Match[str]) -> str:

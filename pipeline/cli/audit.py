@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pipeline.base.screen import escaped
 from pipeline.cli.options import positive
 from pipeline.records import ToolMode
 
@@ -62,7 +63,7 @@ def run_audit(args: argparse.Namespace) -> int:
             audit.take(row)
             if args.rows:
                 features = row.rejected or " ".join(sorted(row.found)) or "none"
-                plain = f"{row.id or '-'}\t{features}\n"
+                plain = f"{escaped(row.id or '-')}\t{features}\n"
                 sys.stdout.write(row.line().decode("utf-8", "surrogatepass") if args.json else plain)
     except WorkerError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.json_lines import line_of
+from pipeline.base.screen import escaped
 from pipeline.fingerprints.harvest import harvest_of_file
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.models import formats_on
@@ -71,7 +72,7 @@ def run_fingerprint(args: argparse.Namespace) -> int:
         sys.stdout.buffer.flush()
     elif learned:
         _print(learned)
-    sys.stderr.writelines(f"{said}\n" for said in found.said())
+    sys.stderr.writelines(f"{escaped(said)}\n" for said in found.said())
     return 0 if learned else NOTHING
 
 
@@ -88,16 +89,8 @@ def _print(learned: Sequence[LearnedFingerprint]) -> None:
             form = "stream" if stream else "json"
             value, proven = json.dumps(trait.value), "yes" if trait.trait.proven else "no"
             cells = (provider, model, form, str(name), value, str(trait.trait.n), proven, against(trait))
-            table.add_row(*(Text(_printable(cell)) for cell in cells))
+            table.add_row(*(Text(escaped(cell)) for cell in cells))
     console.print(table)
-
-
-def _printable(text: str) -> str:
-    """Replace what a terminal would obey, and half characters.
-
-    Names and reasons hold what strangers sent.
-    """
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
 def against(learned: Learned) -> str:

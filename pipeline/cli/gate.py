@@ -20,6 +20,7 @@ from rich.text import Text
 
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ROOT, ledger_path
+from pipeline.base.screen import escaped
 from pipeline.gate import engine_goldens, gate
 from pipeline.gate.attestation import Attestation, Scope
 from pipeline.gate.digests import tree_digest
@@ -131,9 +132,9 @@ def _print(found: dict[str, Json]) -> None:
 
 
 def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:
-    console.print(Text(head, "red"), f"  {objection['what']}", sep="")
+    console.print(Text(head, "red"), f"  {escaped(str(objection['what']))}", sep="")
     if objection["mend"]:
-        console.print(f"      Run: {objection['mend']}")
+        console.print(f"      Run: {escaped(str(objection['mend']))}")
 
 
 def _attestation_line(attestation: dict[str, Json]) -> str:

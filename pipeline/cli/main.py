@@ -15,6 +15,9 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+
+from pipeline.base.screen import escaped
 
 DEBUG = "DRAFTER_GATE_DEBUG"
 FAILED, UNUSABLE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         options = _parser(arguments).parse_args(arguments)
+        _require_outside_tree(getattr(options, "out", None))
         status: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -71,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001 - the last resort: a user never meets a traceback unasked
         said, status = _explained(error)
-        sys.stderr.write(f"error: {said}\n")
+        sys.stderr.write(f"error: {escaped(said, lines=True)}\n")
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         return status
@@ -103,6 +107,23 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     if chosen is not None:
         import_module(chosen).add_parser(subparsers)
     return parser
+
+
+def _require_outside_tree(out: object) -> None:
+    """Refuse an output among the files that the attestation covers.
+
+    It would shut the gate for the run that writes it. Raises DigestError.
+    """
+    if not isinstance(out, str | Path):
+        return
+    from pipeline.base.paths import ROOT
+    from pipeline.gate.digests import HASHED, DigestError
+
+    place = Path(out).resolve()
+    if place.is_relative_to(ROOT) and (place == ROOT or place.relative_to(ROOT).parts[0] in {*HASHED, ".git"}):
+        raise DigestError(
+            f"{out} lies in the tree that the attestation covers, and would shut the gate. Give --out runs/NAME"
+        )
 
 
 def _explained(error: Exception) -> tuple[str, int]:

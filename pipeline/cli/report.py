@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.money import PICO_PER_USD
+from pipeline.base.screen import escaped
 from pipeline.cli.options import say
 from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED
 from pipeline.generation.run import Progress as Show
@@ -80,10 +81,10 @@ def print_summary(summary: Summary, again: Sequence[str]) -> None:
     console = Console(markup=False, highlight=False)
     table = Table(show_header=False)
     for name, value in _lines(summary):
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(name), Text(escaped(value)))
     console.print(table)
     if summary.message:
-        console.print(summary.message, soft_wrap=True)
+        console.print(escaped(summary.message, lines=True), soft_wrap=True)
     for line in _next(summary, again):
         console.print(line, soft_wrap=True)
 

@@ -50,8 +50,8 @@ def test_a_password_in_an_address_goes_and_the_address_stays() -> None:
     assert f"https://{MARK}@proxy.example" == redact("https://me:" + "secret" + "@proxy.example", 200)
 
 
-def test_half_a_surrogate_pair_is_written_as_a_question_mark() -> None:
-    assert "no ?" == redact("no \ud83d", 200)
+def test_half_a_surrogate_pair_is_escaped() -> None:
+    assert "no \\ud83d" == redact("no \ud83d", 200)
 
 
 @given(st.text(max_size=300), st.integers(0, 300))

@@ -306,3 +306,14 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
 
     assert "Traceback" not in done.stderr
     assert tmp_path.exists()
+
+
+@pytest.mark.parametrize("place", ["goldens/rows", "pipeline", ".", ".git/rows", "tests/../cassettes/x"])
+def test_an_output_inside_the_attested_tree_is_refused(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would shut the gate for the run that writes it."""
+    status = main(arguments(tmp_path, out=str(ROOT / place)))
+
+    assert 2 == status
+    assert "lies in the tree that the attestation covers" in capsys.readouterr().err
