@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,7 @@ from pipeline.records import Ids
 VERSION = 1
 ERROR_STATUS = 400
 RECORD = "nox -s cassettes"
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 Headers = Mapping[str, list[str]]
 
 
@@ -152,7 +154,21 @@ def objections(cassette: Cassette, *, errors_wanted: bool) -> Iterator[str]:
             yield f"answer {number} has the status {each.status}, and no error was asked for"
         if not each.body.strip():
             yield f"answer {number} has an empty body"
+        for what, body in (("request", each.request_body), ("answer", each.body)):
+            if not _is_text(body):
+                yield f"{what} {number} is no text, so its encoding was not undone and no secret in it can be seen"
     yield from leaks(cassette)
+
+
+def _is_text(body: bytes) -> bool:
+    """Return whether a body is UTF-8 without control characters.
+
+    JSON and event streams are. What is still compressed is not.
+    """
+    try:
+        return not _CONTROL.search(body.decode("utf-8"))
+    except UnicodeDecodeError:
+        return False
 
 
 def leaks(cassette: Cassette) -> Iterator[str]:

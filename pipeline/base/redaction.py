@@ -50,6 +50,11 @@ PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
         "API key": r"(?<![a-z0-9])sk-(?=[a-z_-]*\d)[a-z0-9_-]{16,}",
         "Hugging Face token": r"(?<![a-z0-9])hf_[a-z0-9]{16,}",
         "GitHub token": r"(?<![a-z0-9])gh[pousr]_[a-z0-9]{20,}",
+        "AWS key": r"(?<![a-z0-9])(?:AKIA|ASIA)(?=[a-z]*\d)[a-z0-9]{16}(?![a-z0-9])",
+        "Google key": r"(?<![a-z0-9])AIza[a-z0-9_-]{35}",
+        "Slack token": r"(?<![a-z0-9])xox[abprs]-(?=[a-z-]*\d)[a-z0-9-]{10,}",
+        "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?",
+        "cookie": r"cookie[\"'\\]*\s*[:=]\s*[\[\"'\\]*[\w.-]+=(?P<secret>[^\s;,\"'\\\[]{4,})",
         "credentials": (
             rf"authorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?P<secret>(?:{_SCHEMES})\s{{1,4}}[a-z0-9._~+/=:-]{{4,}})"
         ),

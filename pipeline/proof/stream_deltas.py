@@ -49,6 +49,8 @@ def by_stream_deltas(answer: Answer) -> Proof | None:
     require_limit(answer, parts)
     require_shown_thinking(answer)
     opened_unseen = answer.opener is Opener.MODEL and parts.reasoning is not None
+    if opened_unseen and any(next(without_repeats(field), None) is not None for field in fields):
+        return None  # a delta that was sent twice would stand for the token that no delta shows
     evidence = Evidence.COUNTED if opened_unseen else Evidence.STREAM_DELTAS
     return Proof(ids, answer.fmt.layout(ids, thinking=answer.prompt.thinking), evidence)
 

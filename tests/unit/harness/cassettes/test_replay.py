@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -163,12 +164,22 @@ def test_provenance_stands_first() -> None:
     assert "    prompt_ids: [1, 2]\n    output_ids: [3]\n" in text
 
 
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
 @pytest.mark.parametrize(
     "interactions, objection",
     [
         ((), "nothing was recorded"),
         ((replace(INTERACTION, status=429),), "answer 0 has the status 429"),
         ((INTERACTION, replace(INTERACTION, body=b" \n")), "answer 1 has an empty body"),
+        *(
+            ((replace(INTERACTION, body=packed(b'{"a": "some text of an answer"}')),), "answer 0 is no text")
+            for packed in (gzip.compress, zlib.compress, raw_deflate)
+        ),
+        ((replace(INTERACTION, request_body=gzip.compress(b"{}")),), "request 0 is no text"),
         ((replace(INTERACTION, body=f'{{"b":"{KEY}"}}'.encode()),), "answer body of 0 holds a secret .OpenRouter key"),
         ((replace(INTERACTION, request_body=b'{"user_id":"x"}'),), "request body of 0 holds a secret"),
         ((replace(INTERACTION, headers={"x": ["Bearer abcdefgh12345678"]}),), "answer headers of 0 holds a secret"),

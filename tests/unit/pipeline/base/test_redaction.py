@@ -46,6 +46,21 @@ def test_a_value_behind_a_secrets_name_goes_even_if_cut_off(name: str, value: ob
     assert f'\\"{name}' not in redact(json.dumps(whole), 200)
 
 
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        ("key AKIA" + "IOSFODNN7EXAMPLE ends", f"key {MARK} ends"),
+        ("AIza" + "SyA-1234567890abcdefghijklmnopqrstu", MARK),
+        ("xoxb-" + "123456789012-abcdef", MARK),
+        ("-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----.", f"{MARK}."),
+        ("Set-Cookie: sid=" + "abc123; Path=/", f"Set-Cookie: sid={MARK}; Path=/"),
+        ("no cookie today, no AKIA either", "no cookie today, no AKIA either"),
+    ],
+)
+def test_keys_of_other_houses_and_cookies_go(said: str, expected: str) -> None:
+    assert expected == redact(said, 200)
+
+
 def test_a_password_in_an_address_goes_and_the_address_stays() -> None:
     assert f"https://{MARK}@proxy.example" == redact("https://me:" + "secret" + "@proxy.example", 200)
 
