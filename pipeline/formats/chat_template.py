@@ -57,7 +57,7 @@ class ChatTemplate:
 
         RefusedError(PROMPT_MISMATCH) unless its rendering encodes to `ids`.
         """
-        theirs = tuple(tokenizer.encode_prompt(self.text(prompt, **variables)))
+        theirs = tuple(tokenizer.encode_prompt(self.text(prompt, **variables), whole=True))
         if theirs != ids:
             pairs = enumerate(zip(ids, theirs, strict=False))
             at = next((i for i, (a, b) in pairs if a != b), min(len(ids), len(theirs)))

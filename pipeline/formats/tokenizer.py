@@ -154,16 +154,16 @@ class Tokenizer:
         finally:
             self._remembered = None
 
-    def encode_prompt(self, text: str) -> list[int]:
+    def encode_prompt(self, text: str, *, whole: bool = False) -> list[int]:
         """Return a rendered prompt's ids, cut as engines cut.
 
         Control tokens spelled in `text` are read as control tokens. For Kimi this is `encode(text)` of
         tokenization_kimi.py, which vLLM and SGLang call: pieces of 400,000 code points, cut again where a run of space
-        or of non-space passes 25,000. Other families are not cut.
+        or of non-space passes 25,000. Other families are not cut, and no text that is taken as a `whole`.
         """
         self._require_encodable(text)
         ids: list[int] = []
-        for piece in prompt_pieces(text) if self.rules.cut else (text,):
+        for piece in prompt_pieces(text) if self.rules.cut and not whole else (text,):
             try:
                 ids.extend(self._encoding.encode(piece, allowed_special=set(self._control_ids), disallowed_special=()))
             except (KeyboardInterrupt, SystemExit):

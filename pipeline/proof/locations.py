@@ -30,11 +30,11 @@ def special_text(fmt: Format, prompt: Prompt) -> Refusal | None:
     No count tells them apart where the prompt spells a control token, or is ambiguous (`Format.ambiguity`). The refusal
     has the place of the first spelling that one text holds.
     """
-    if (why := fmt.ambiguity(prompt)) is not None:
-        return Refusal(Reason.PROMPT_UNSUPPORTED, why, field="tools")
     spelled = fmt.special_text(prompt)
     if spelled is None:
-        return None
+        why = fmt.ambiguity(prompt)
+        place = "tools" if prompt.tools else "messages"
+        return None if why is None else Refusal(Reason.PROMPT_UNSUPPORTED, why, field=place)
     refusal = Refusal(Reason.SPECIAL_TEXT, f"the prompt spells {spelled}", field="messages")
     for place, text in texts_of(prompt):
         if (at := text.find(spelled)) >= 0:

@@ -76,7 +76,7 @@ def lost_text(golden: Golden, trip: RoundTrip) -> Reason | None:
     answer = GoldenAnswer(golden.ids, tiny(), golden.prompt.thinking)
     if answer.whole and answer.calls and trip.tools_sent:
         return lost_calls(golden, trip)
-    if answer.whole and answer.reasoning == "":
+    if golden.prompt.thinking and answer.whole and answer.reasoning == "":
         return Reason.AMBIGUOUS_LAYOUT  # no text shows that nothing was thought
     return None if answer.canonical else lost_split(answer, trip)
 

@@ -17,6 +17,7 @@ from pipeline.formats.format import Format
 from pipeline.formats.registry import family_of, fetch, open_format
 from pipeline.formats.tokenizer import KIMI_SHA256, TokenizerError, prompt_pieces
 from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.locations import special_text
 from pipeline.records import Prompt, Reason, RefusedError, TokenRow, Usage
 
 pytestmark = pytest.mark.reference
@@ -65,7 +66,9 @@ def a_cut_at_400_000(fmt: Format, _given: dict[str, Any]) -> None:
 
     assert [400_000, len(text) - 400_000] == [len(piece) for piece in prompt_pieces(text)]
     assert 163586 not in fmt.tokenizer.encode_prompt(text)
-    assert Reason.SPECIAL_TEXT is refused(fmt, asking({"role": "user", "content": text}))
+    found = special_text(fmt, asking({"role": "user", "content": text}))
+    assert found is not None
+    assert Reason.SPECIAL_TEXT is found.reason
 
 
 def a_run_of_25_001(fmt: Format, _given: dict[str, Any]) -> None:
@@ -73,7 +76,8 @@ def a_run_of_25_001(fmt: Format, _given: dict[str, Any]) -> None:
 
     assert (100, 99) == (len(fmt.tokenizer.encode_prompt(text)), len(fmt.tokenizer.encode(text)))
     prompt = asking({"role": "user", "content": "a" + text + "b"})
-    assert tuple(fmt.tokenizer.encode_prompt(spelled(prompt))) == fmt.render(prompt)
+    assert tuple(fmt.tokenizer.encode_prompt(spelled(prompt), whole=True)) == fmt.render(prompt)
+    assert "cut a prompt of" in str(fmt.ambiguity(prompt))
 
 
 def spelled(prompt: Prompt) -> str:

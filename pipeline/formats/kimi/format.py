@@ -112,10 +112,8 @@ class KimiFormat(Format):
 
     def render(self, prompt: Prompt, *, generation_prompt: bool = True) -> Ids:
         """Return the prompt's ids, shape [n], as engines serve them."""
-        pieces = list(message_pieces(prompt, self.tokenizer, self.release, generation_prompt=generation_prompt))
-        chars = sum([len(piece) for piece in pieces if isinstance(piece, str)])
-        may_be_cut = len(pieces) * _CONTROL_CHARS + chars > RUN_CHARS
-        ids = self._render_long(prompt, pieces) if may_be_cut else tuple(encode_pieces(self.tokenizer, pieces))
+        pieces = message_pieces(prompt, self.tokenizer, self.release, generation_prompt=generation_prompt)
+        ids = tuple(encode_pieces(self.tokenizer, pieces))
         if self.template is not None and generation_prompt and self.special_text(prompt) is None:
             given = replace(prompt, tools=tuple(sorted_tools(prompt.tools)))
             self.template.require_equal(self.tokenizer, given, ids, self._template_variables(prompt))
@@ -130,20 +128,19 @@ class KimiFormat(Format):
         declared = declare_tools(prompt.tools) if prompt.tools else ""
         return {**variables, "tools_ts_str": declared} if declared.startswith("# Tools") else variables
 
-    def _render_long(self, prompt: Prompt, pieces: Sequence[Piece]) -> Ids:
-        """Return the ids of a prompt that engines may cut.
+    def ambiguity(self, prompt: Prompt) -> str | None:
+        """Return that an engine's own text path cuts this prompt.
 
-        They are cut exactly as its own encode cuts. RefusedError(SPECIAL_TEXT) where such a prompt also spells a
-        control token.
+        Kimi's `encode` cuts long texts, control tokens among them, before it looks for tokens.
         """
+        pieces = list(message_pieces(prompt, self.tokenizer, self.release))
+        if len(pieces) * _CONTROL_CHARS + sum(len(piece) for piece in pieces if isinstance(piece, str)) <= RUN_CHARS:
+            return None
         name_of = self.tokenizer.name_of
         text = "".join(piece if isinstance(piece, str) else str(name_of(piece)) for piece in pieces)
         if next(prompt_pieces(text)) == text:
-            return tuple(encode_pieces(self.tokenizer, pieces))
-        if (found := self.special_text(prompt)) is not None:
-            message = f"a prompt of {len(text)} characters is cut by the engine and spells {found}"
-            raise RefusedError(Reason.SPECIAL_TEXT, message, field="messages")
-        return tuple(self.tokenizer.encode_prompt(text))
+            return None
+        return f"engines that are given text cut a prompt of {len(text)} characters before they encode it"
 
     def special_text(self, prompt: Prompt) -> str | None:
         if not prompt.tools and all(_is_innocent(value) for message in prompt.messages for value in message.values()):

@@ -94,6 +94,8 @@ def _text_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
 
 
 _PLAIN_OPENERS: Mapping[str, str] = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": SYSTEM}
+_OPENERS: Mapping[str, str] = {**_PLAIN_OPENERS, "tool_declare": SYSTEM}
+"""Later templates also know the role of a message that declares tools in the text."""
 
 
 def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
@@ -109,7 +111,7 @@ def _last_plain_answer(messages: Sequence[JsonObject]) -> int:
 
 def _message_pieces(message: JsonObject, tokenizer: Tokenizer, *, keeps_reasoning: bool) -> Iterator[Piece]:
     role = message.get("role")
-    opener = _PLAIN_OPENERS.get(role) if isinstance(role, str) else None
+    opener = _OPENERS.get(role) if isinstance(role, str) else None
     if opener is None or not isinstance(role, str):  # the template prints a role that it does not know as the system's
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="role")
     yield from (tokenizer.id_of(opener), _speaker(message, role), tokenizer.id_of(MIDDLE))

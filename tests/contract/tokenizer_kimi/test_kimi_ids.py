@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.fixtures.answers import route
@@ -119,3 +121,13 @@ def test_a_prompt_is_cut_at_400_000_characters_and_no_answer() -> None:
 
     assert TOKENIZER.encode_prompt(text) != TOKENIZER.encode(text)
     assert TOKENIZER.encode_prompt(text) == TOKENIZER.encode(text[:400_000]) + TOKENIZER.encode(text[400_000:])
+
+
+def test_control_tokens_of_a_long_prompt_are_sent_by_id() -> None:
+    """An engine that is given text cuts it, so a count proves nothing there; ids that we send are never cut."""
+    prompt = Prompt("r", ({"role": "user", "content": "a" * 24_990},))
+    ids = FORMAT.render(prompt)
+
+    assert [163587, 163601, 163586, 163588] == [token for token in ids if token >= 163584][:4]
+    assert "cut a prompt of" in str(FORMAT.ambiguity(prompt))
+    assert FORMAT.ambiguity(replace(prompt, messages=({"role": "user", "content": "a" * 24_900},))) is None
