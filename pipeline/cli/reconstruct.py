@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import Completion, Json, JsonObject, Reason, Refusal, RefusedError, TokenRow
 
 WORKER_LOST = 1
-ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens", "stop"})
+ANSWER_KEYS = frozenset({"id", "prompt", "response", "sse", "max_tokens", "stop", "provider"})
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,6 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     rebuild.add_argument(
         "--fingerprint", type=Path, metavar="FILE", help="the route's traits (default: the committed ones)"
     )
+    said = "who gave the answers that do not name their provider; a line's `provider` comes before it"
+    rebuild.add_argument("--provider", metavar="NAME", help=said)
     rebuild.add_argument(
         "--oracle", action="store_true", help="where ids were returned, compare them with the rebuild from text"
     )
@@ -76,7 +78,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
     known = read_fingerprints(args.fingerprint) if args.fingerprint else committed_fingerprints(ROOT)
 
     def work(lines: Iterable[bytes], first: int) -> Iterable[bytes]:
-        return dumped(rebuilt(lines, fmt, known, oracle=args.oracle, first=first))
+        return dumped(rebuilt(lines, fmt, known, oracle=args.oracle, first=first, provider=args.provider))
 
     if not args.oracle:
         return _answer(work, args.workers)
@@ -111,15 +113,21 @@ def _answer(work: Work, workers: int, tally: OracleTally | None = None) -> int:
 
 
 def rebuilt(
-    lines: Iterable[bytes], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool = False, first: int = 1
+    lines: Iterable[bytes],
+    fmt: Format,
+    known: Sequence[Fingerprint],
+    *,
+    oracle: bool = False,
+    first: int = 1,
+    provider: str | None = None,
 ) -> Iterator[dict[str, object]]:
     """Yield the result of each answer.
 
     `{"id", "status", "reason"?, "detail"?, "evidence"?, "prompt_ids", "output_ids", "spans"}`. With `oracle`, a row
     whose ids the engine returned also says what the rebuild from text makes of it. `first` is the number of the first
-    line.
+    line. `provider` gave the answers that name none; such a row says so (`stated_provider`).
     """
-    return _each(lines, partial(_rebuild, fmt=fmt, known=known, oracle=oracle), first)
+    return _each(lines, partial(_rebuild, fmt=fmt, known=known, oracle=oracle, provider=provider), first)
 
 
 def rendered(lines: Iterable[bytes], fmt: Format, *, first: int = 1) -> Iterator[dict[str, object]]:
@@ -155,7 +163,9 @@ def _each(
             yield _refused(identity, deep, number)
 
 
-def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool) -> dict[str, object]:
+def _rebuild(
+    line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *, oracle: bool, provider: str | None
+) -> dict[str, object]:
     if not line.keys() <= ANSWER_KEYS:
         unknown = min(line.keys() - ANSWER_KEYS)
         message = f"unknown key {unknown!r}; a line has {', '.join(sorted(ANSWER_KEYS))}"
@@ -164,15 +174,19 @@ def _rebuild(line: dict[str, Json], fmt: Format, known: Sequence[Fingerprint], *
     if not isinstance(given, dict):
         raise RefusedError(Reason.MALFORMED_INPUT, "prompt must be an object", field="prompt")
     prompt = prompt_of({**_without_nulls(given), "id": line.get("id")})
-    completion = _completion(line)
+    answered = _completion(line)
+    completion = _with_provider(answered, line.get("provider", provider))
     fingerprint = None if completion.token_ids is not None else fingerprint_of(completion, known)
     expected = _expected(line)
     row = reconstruct(prompt, completion, fmt, fingerprint, expected)
     if not isinstance(row, TokenRow):
         return _refused(prompt.id, row)
+    accepted = _accepted(row)
+    if completion.provider != answered.provider:
+        accepted["stated_provider"] = completion.provider
     if not oracle or completion.token_ids is None:
-        return _accepted(row)
-    return {**_accepted(row), "oracle": judged(row, prompt, completion, fmt, known, expected)}
+        return accepted
+    return {**accepted, "oracle": judged(row, prompt, completion, fmt, known, expected)}
 
 
 def _without_nulls(value: JsonObject) -> dict[str, Json]:
@@ -189,6 +203,21 @@ def _completion(line: JsonObject) -> Completion:
     if not isinstance(sse, str):
         raise RefusedError(Reason.MALFORMED_INPUT, "sse must be the stream's raw text", field="sse")
     return completion_of_sse(sse)
+
+
+def _with_provider(completion: Completion, stated: Json) -> Completion:
+    """Return the answer with the provider that the caller states.
+
+    RefusedError(WRONG_PROVIDER) where the answer names another.
+    """
+    if stated is None:
+        return completion
+    if not isinstance(stated, str) or not stated:
+        raise RefusedError(Reason.MALFORMED_INPUT, "provider must be a name", field="provider")
+    if completion.provider not in (None, stated):
+        message = f"{completion.provider} answered, the caller states {stated}"
+        raise RefusedError(Reason.WRONG_PROVIDER, message, field="provider")
+    return replace(completion, provider=stated)
 
 
 def _expected(line: JsonObject) -> Expected:

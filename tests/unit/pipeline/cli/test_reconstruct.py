@@ -266,3 +266,27 @@ def test_a_wrong_tokenizer_is_named_by_both_hashes() -> None:
 
     assert b"b6c497a7469b33ced9c38afb1ad6e47f03f5e5dc05f15930799210ec050c5103" in done.stderr
     assert FORMAT.tokenizer.sha256.encode() in done.stderr
+
+
+def nameless() -> dict[str, Any]:
+    """The response of a host that does not say who it is."""
+    return {key: value for key, value in json.loads(response()).items() if key != "provider"}
+
+
+def test_the_caller_may_say_who_gave_a_nameless_answer() -> None:
+    """By the line, or for all lines; the row says that it was stated."""
+    name = PROFILES["siliconflow"].name
+    ways = [
+        list(rebuilt([line(response=nameless(), provider=name)], FORMAT, KNOWN)),
+        list(rebuilt([line(response=nameless())], FORMAT, KNOWN, provider=name)),
+    ]
+
+    assert [[("accepted", name)]] * 2 == [[(row["status"], row["stated_provider"]) for row in rows] for rows in ways]
+    assert "route_unproven" == answers([line(response=nameless())])[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    "stated, expected", [("Other", "wrong_provider"), (7, "malformed_input"), ("", "malformed_input")]
+)
+def test_a_stated_provider_may_not_contradict_the_answer(stated: object, expected: str) -> None:
+    assert expected == answers([line(provider=stated)])[0]["reason"]
