@@ -45,6 +45,7 @@ class Reason(StrEnum):
     """Why a row is refused; `MEANINGS` explains each."""
 
     MALFORMED_INPUT = "malformed_input"
+    INTERNAL_ERROR = "internal_error"
     NO_PROMPT = "no_prompt"
     UNCOVERED = "uncovered"
     UPSTREAM_ERROR = "upstream_error"
@@ -85,6 +86,7 @@ class Reason(StrEnum):
 
 MEANINGS: Mapping[Reason, str] = {
     Reason.MALFORMED_INPUT: "the line or body is not the JSON that the schema names",
+    Reason.INTERNAL_ERROR: "a bug of this program, not of the input; the detail says where, so that it can be reported",
     Reason.NO_PROMPT: "the dataset's adapter makes no prompt of the row; detail has its own reason",
     Reason.UNCOVERED: "the prompt uses what no contract covers on this route, so it was set aside and not sent",
     Reason.UPSTREAM_ERROR: "the provider sent an error, in the body, in the stream or beside an answer",

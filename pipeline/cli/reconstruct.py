@@ -25,6 +25,7 @@ from pipeline.base.processes import Work, WorkerError, map_lines
 from pipeline.base.prompts import prompt_of
 from pipeline.formats.format import Format
 from pipeline.formats.registry import FORMATS, ROOT, open_format
+from pipeline.generation.outcome import internal_error
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, fingerprint_of, read_fingerprints
 from pipeline.proof.locations import rendered as ids_of_prompt
 from pipeline.proof.oracle import OracleTally, judged
@@ -161,6 +162,8 @@ def _each(
         except RecursionError:
             deep = Refusal(Reason.MALFORMED_INPUT, "the line is nested too deeply", field="line")
             yield _refused(identity, deep, number)
+        except Exception as error:  # noqa: BLE001 — one line's trouble must not lose the others
+            yield _refused(identity, internal_error(error), number)
 
 
 def _rebuild(

@@ -194,7 +194,10 @@ def _stopping(run: Run) -> Iterator[None]:
         run.stop.ask(f"{error.filename or run.plan.out}: {error.strerror or error}. Mend that, then go on", TROUBLE)
     except Exception as error:  # noqa: BLE001 - an error of our own must not lose the others' answers either
         run.stop.error = error
-        run.stop.ask(f"an error of this program: {type(error).__name__}: {error}. Nothing written is lost", TROUBLE)
+        run.stop.ask(
+            f"an error of this program: {type(error).__name__}: {redact(str(error), 200)}. Nothing written is lost",
+            TROUBLE,
+        )
 
 
 def _pause(run: Run, trip: Trip | None) -> None:

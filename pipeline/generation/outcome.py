@@ -5,11 +5,14 @@ Guarantees: an error in handling one row's text or answer refuses that row and s
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+from pipeline.base.paths import ROOT
 from pipeline.base.redaction import redact
 from pipeline.proof.reconstruct import Expected
 from pipeline.records import Completion, Ids, Prompt, Reason, Refusal, RefusedError
@@ -71,7 +74,18 @@ def refusing_errors(make: Callable[[], T]) -> T | Refusal:
     except RecursionError:
         return Refusal(Reason.MALFORMED_INPUT, "RecursionError: nested too deeply for this program", field="response")
     except Exception as error:  # noqa: BLE001 - as said above; the raw answer lies in the ledger, for a program that can
-        return Refusal(Reason.MALFORMED_INPUT, f"{type(error).__name__}: {redact(str(error), 200)}", field="response")
+        return internal_error(error)
+
+
+def internal_error(error: Exception) -> Refusal:
+    """Return the refusal of a row at which this program failed.
+
+    It names the last line of ours, so that the bug can be reported.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = next((frame for frame in reversed(frames) if Path(frame.filename).is_relative_to(ROOT / "pipeline")), None)
+    where = f" at {Path(ours.filename).name}:{ours.lineno}" if ours else ""
+    return Refusal(Reason.INTERNAL_ERROR, f"{type(error).__name__}{where}: {redact(str(error), 200)}", field="response")
 
 
 class Backend(Protocol):
