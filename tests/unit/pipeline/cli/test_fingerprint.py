@@ -59,7 +59,7 @@ def test_a_name_from_the_wire_moves_no_cursor(exchanges: Path, capsys: pytest.Ca
     assert 0 == main(["fingerprint", str(exchanges), "--tokenizer", TINY])
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
-    assert "Pl\ufffd[31main" in printed
+    assert "Pl\\x1b[31main" in printed
 
 
 def test_bad_lines_are_told_and_lose_no_others(exchanges: Path, capsys: pytest.CaptureFixture[str]) -> None:

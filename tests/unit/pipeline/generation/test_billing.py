@@ -90,7 +90,7 @@ def test_an_answer_that_is_no_completion_is_refused(raw: bytes, complete: bool, 
 
 
 def test_half_a_surrogate_pair_in_an_error_is_readable_text() -> None:
-    assert error_text(LedgerAnswer(400, b'{"error":{"message":"\\ud83d no"}}')) == "400: ? no"
+    assert error_text(LedgerAnswer(400, b'{"error":{"message":"\\ud83d no"}}')) == "400: \\ud83d no"
 
 
 def error(status: int, more: bytes = b"") -> LedgerAnswer:
