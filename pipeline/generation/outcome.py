@@ -78,7 +78,7 @@ def refusing_errors(make: Callable[[], T]) -> T | Refusal:
 
 
 def internal_error(error: Exception) -> Refusal:
-    """Return the refusal of a row at which this program failed.
+    """Return the refusal of a row that broke this program.
 
     It names the last line of ours, so that the bug can be reported.
     """
