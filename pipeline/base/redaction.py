@@ -54,7 +54,7 @@ PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
         "Google key": r"(?<![a-z0-9])AIza[a-z0-9_-]{35}",
         "Slack token": r"(?<![a-z0-9])xox[abprs]-(?=[a-z-]*\d)[a-z0-9-]{10,}",
         "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?",
-        "cookie": r"cookie[\"'\\]*\s*[:=]\s*[\[\"'\\]*[\w.-]+=(?P<secret>[^\s;,\"'\\\[]{4,})",
+        "cookie": r"cookie[\"'\\]*\s*[:=]\s*[\[\"'\\]*[\w.-]+=(?P<secret>(?=[^\s;,\"'\\\[]*\d)[^\s;,\"'\\\[]{4,})",
         "credentials": (
             rf"authorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?P<secret>(?:{_SCHEMES})\s{{1,4}}[a-z0-9._~+/=:-]{{4,}})"
         ),

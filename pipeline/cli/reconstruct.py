@@ -162,6 +162,8 @@ def _each(
         except RecursionError:
             deep = Refusal(Reason.MALFORMED_INPUT, "the line is nested too deeply", field="line")
             yield _refused(identity, deep, number)
+        except MemoryError:
+            raise  # the machine's trouble, not the line's
         except Exception as error:  # noqa: BLE001 — one line's trouble must not lose the others
             yield _refused(identity, internal_error(error), number)
 

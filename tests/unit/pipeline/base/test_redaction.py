@@ -54,6 +54,7 @@ def test_a_value_behind_a_secrets_name_goes_even_if_cut_off(name: str, value: ob
         ("xoxb-" + "123456789012-abcdef", MARK),
         ("-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----.", f"{MARK}."),
         ("Set-Cookie: sid=" + "abc123; Path=/", f"Set-Cookie: sid={MARK}; Path=/"),
+        ("the cookie: name=value pair", "the cookie: name=value pair"),
         ("no cookie today, no AKIA either", "no cookie today, no AKIA either"),
     ],
 )
