@@ -7,6 +7,7 @@ many and new ones, for a long hunt by hand. `nox -s fidelity` draws its own (`ha
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +35,15 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests sign and spend is not the developer's; the attestation, made after them, is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAFTER_GATE_KEYS", str(tmp_path_factory.mktemp("keys")))
+        patch.delenv("DRAFTER_GATE_CI_KEY", raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

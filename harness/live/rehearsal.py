@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from harness.emulator.answers import Answerer, PoolAnswerer
 from harness.fixtures.runs import MODEL, World, make_world
@@ -103,7 +105,9 @@ def opened(folder: Path, answerer: Answerer | None = None, terms: Terms | None =
     world = make_world(folder, FMT)
     for name in (PROBES, "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, world.root / name)
-    with emulator_in_process(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms) as trial:
+    keys = patch.dict(os.environ, DRAFTER_GATE_KEYS=str(folder / "keys"))  # the day's spend lies there
+    served = emulator_in_process(FMT, answerer or known_pool(COMMITTED.probes, FMT), world.oracle, terms)
+    with keys, served as trial:
         yield Shop(replace(world, url=trial.url), trial, [])
 
 

@@ -56,7 +56,7 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
     standing = gate.examine(root, now=now)
     spent, ledger = 0, list[Objection]()
     try:
-        spent = spent_today(ledger_path(), "openrouter")
+        spent = spent_today(ledger_path())
     except LedgerError as error:
         ledger = [Objection(f"what was spent today is not known: {error}", "python -m pipeline ledger")]
     jobs: list[Json] = []

@@ -169,7 +169,7 @@ def run_generate(args: argparse.Namespace) -> int:
     audit = audited(plan)
     cover = cover_of(audit, plan, standing, only_covered=args.only_covered)
     job = replace(job_of(plan, audit), features=cover.features)
-    decision = judge(job, standing, spent_today_pico=spent_today(ledger_path(), "openrouter"))
+    decision = judge(job, standing, spent_today_pico=spent_today(ledger_path()))
     if decision.permit is None:
         _report_shut(decision, audit, plan, standing, args)
         return SHUT

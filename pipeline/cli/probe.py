@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """
     wanted = plan_of(args)
     try:
-        permit = require(job_of(wanted), spent_today_pico=spent_today(ledger_path(), "openrouter"))
+        permit = require(job_of(wanted), spent_today_pico=spent_today(ledger_path()))
     except GateShutError as error:
         say(str(error))
         return SHUT

@@ -15,6 +15,7 @@ Read in this order:
 - `paid_client.py`: `PaidClient`, one request with its money
 - `billing.py`: what an answer cost, and what that means for its request
 - `budget.py`: `Budget`, caps on money, tokens and requests
+- `day_spend.py`: what all checkouts spent today
 - `ledger.py`, `ledger_schema.py`, `ledger_writer.py`: the ledger, its file, and the thread that writes it
 - `ledger_mark.py`: a count, in the run's folder, of what its ledger holds
 - `coverage.py`, `preflight.py`: what is refused before the first request

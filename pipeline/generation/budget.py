@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 
 from pipeline.base.money import usd_text
+from pipeline.generation.day_spend import DaySpend
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class BudgetError(Exception):
 class Budget:
     """The caps of one run, and what it holds."""
 
-    def __init__(self, *caps: Cap) -> None:
-        self._caps = caps
+    def __init__(self, *caps: Cap, day: DaySpend | None = None) -> None:
+        self._caps, self._day = caps, day
         self._held = Amount()
         self._reserved = Amount()
         self._lock = threading.Lock()
@@ -88,6 +89,8 @@ class Budget:
         with self._lock:
             wanted = self._held + worst
             excess = next((f"{words}: {cap.mend}" for cap in self._caps if (words := cap.excess(wanted))), None)
+            if excess is None and self._day is not None:
+                excess = self._day.hold(wanted.pico, (self._reserved + worst).pico)
             if excess:
                 message = f"the next request could bring the spend to {excess}"
                 raise BudgetError(message, in_flight=self._reserved != Amount())
@@ -102,6 +105,11 @@ class Budget:
         with self._lock:
             self._reserved -= worst
             self._held += actual - worst
+
+    def close(self) -> None:
+        """Book what was used as part of the day."""
+        if self._day is not None:
+            self._day.close(self._held.pico)
 
     @property
     def used(self) -> Amount:

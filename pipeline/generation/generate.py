@@ -40,7 +40,7 @@ from pipeline.generation.outcome import (
     refusing_errors,
 )
 from pipeline.generation.plan import Plan
-from pipeline.generation.run import Progress, Run, begin, digests_at_end, now_text, on_interrupt
+from pipeline.generation.run import LONGEST_STOP, Progress, Run, begin, digests_at_end, now_text, on_interrupt
 from pipeline.generation.summary import Summary, cost_of, counted_risk
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import OWN_APIS, SERVED_APIS, Completion, Json, Prompt, Refusal, TokenRow
@@ -95,19 +95,15 @@ async def run_generation(
 def _signals(run: Run) -> Iterator[None]:
     """Stop asking at a Ctrl-C, break off at the second.
 
-    After the first, answers in flight come in.
+    After the first, answers in flight may come in.
     """
-    task = asyncio.current_task()
 
-    def interrupt() -> None:
-        in_flight = run.budget.reserved.requests
-        if run.stop.asked and task is not None:
-            if not task.cancelling():  # a third Ctrl-C must not cancel the writing of what the second broke off
-                sys.stderr.write(f"breaking off {in_flight} in flight\n")
-                task.cancel()
-        elif in_flight:
-            sys.stderr.write(f"finishing {in_flight} in flight; press again to break off\n")
+    def interrupt() -> bool:
+        in_flight, again = run.budget.reserved.requests, run.stop.asked
+        if in_flight and not again:
+            sys.stderr.write(f"finishing {in_flight} in flight, for {LONGEST_STOP:g} s; press again to break off\n")
         run.stop.ask("interrupted: what was in flight has come in and is written", INTERRUPTED)
+        return again
 
     with on_interrupt(interrupt):
         yield

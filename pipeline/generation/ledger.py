@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pipeline.base.json_lines import canonical
 from pipeline.generation.budget import Amount
+from pipeline.generation.day_spend import booked_today
 from pipeline.generation.ledger_schema import LedgerError, locked, opened, plain_errors, reading
 from pipeline.records import JsonObject, Route
 
@@ -153,6 +154,7 @@ class Ledger:
         try:
             with plain_errors(path):
                 self._db = opened(path)
+                self.id = str(self._db.execute("SELECT id FROM ledger").fetchone()[0])
             with self.transaction():
                 note = "the run that sent it ended before an answer was written"
                 self._db.execute("UPDATE requests SET state = 'unknown', note = ? WHERE state = 'reserved'", (note,))
@@ -355,14 +357,15 @@ class Ledger:
             raise LedgerError(f"request {entry.identity[:12]}, attempt {entry.attempt}, is not {' or '.join(states)}")
 
 
-def spent_today(path: Path, api: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> int:
-    """Return pico-dollars of this UTC day through one API.
+def spent_today(path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> int:
+    """Return pico-dollars of real money this UTC day.
 
-    Unsettled requests count at their worst case; 0 without a ledger. Takes no lock and changes nothing, so it may be
-    called during a run. Raises LedgerError.
+    What all checkouts booked, or what this ledger knows where that is more. Unsettled requests count at their worst
+    case. Takes no lock and changes nothing, so it may be called during a run. Raises LedgerError.
     """
     with reading(path) as db:
-        return 0 if db is None else _spent(db, api=api, day=clock().date().isoformat())
+        known = 0 if db is None else _spent(db, api="openrouter", day=clock().date().isoformat())
+    return max(known, booked_today(clock))
 
 
 def spent_by(path: Path, run: str) -> int:

@@ -14,12 +14,15 @@ from typing import TextIO
 
 from pipeline.base.files import HeldError, lock_file
 
-SCHEMA_VERSION = 2
-SINCE: Mapping[int, str] = {1: "ALTER TABLE requests ADD COLUMN worst_tokens INTEGER NOT NULL DEFAULT 0"}
+SCHEMA_VERSION = 3
+# A ledger has an id of its own, by which a run knows it again.
+_ID = "CREATE TABLE ledger (id TEXT NOT NULL); INSERT INTO ledger VALUES (lower(hex(randomblob(16))))"
+SINCE: Mapping[int, str] = {1: "ALTER TABLE requests ADD COLUMN worst_tokens INTEGER NOT NULL DEFAULT 0", 2: _ID}
 """The statement that brings a file of an older version one version further."""
 
 # Bodies and answers lie apart from the rows that change state, so that settling does not rewrite them.
-SCHEMA = """
+SCHEMA = f"""
+{_ID};
 CREATE TABLE requests (
     identity TEXT NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL,
     run TEXT NOT NULL, api TEXT NOT NULL, route TEXT NOT NULL, model TEXT NOT NULL, dataset TEXT NOT NULL,
@@ -40,6 +43,10 @@ CREATE INDEX reserved ON requests (state) WHERE state = 'reserved';
 """
 
 
+# Pages of 4 KB. SQLite's default of 1,000 left a killed run's answers in the -wal file alone, and that was removed.
+_CHECKPOINT = "wal_autocheckpoint=100"
+
+
 class LedgerError(Exception):
     """The ledger cannot be used, or refuses a change.
 
@@ -53,12 +60,13 @@ def opened(path: Path) -> sqlite3.Connection:
     Makes the tables of a new file, and brings an older schema up to date.
     """
     db = sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON"):
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON", _CHECKPOINT):
         db.execute(f"PRAGMA {pragma}")
     found = _version(db, path)
     steps = SCHEMA if found == 0 else "".join(f"{SINCE[version]};" for version in range(found, SCHEMA_VERSION))
     if found < SCHEMA_VERSION:
         db.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return db
 
 

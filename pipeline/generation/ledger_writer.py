@@ -155,7 +155,7 @@ def read_spill(ledger: Ledger) -> int:
         with ledger.transaction():
             entry = ledger.find(identity, int(attempt)) if attempt.isdecimal() else None
             if entry is not None and entry.state is State.UNKNOWN and entry.answer is None:
-                ledger.answer(entry, answer)
+                _take_in(ledger, entry, answer, path)
             elif entry is None or entry.answer != answer:
                 state = "does not have" if entry is None else f"has as {entry.state}, with another answer or none"
                 raise LedgerError(
@@ -164,6 +164,16 @@ def read_spill(ledger: Ledger) -> int:
                 )
         path.unlink()
     return len(paths)
+
+
+def _take_in(ledger: Ledger, entry: LedgerEntry, answer: LedgerAnswer, path: Path) -> None:
+    try:
+        ledger.answer(entry, answer)
+    except sqlite3.Error as error:  # larger than SQLite takes, from before answers had a limit
+        raise LedgerError(
+            f"{path} holds a paid answer of {len(answer.raw)} bytes that {ledger.path} refuses ({error}): move the file"
+            " away. Its request stays unknown in the ledger, at its worst case"
+        ) from error
 
 
 def _spill_folder(ledger: Path) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipeline.base.money import pico, usd_text
 from pipeline.generation.breaker import Sign, Trip
-from pipeline.generation.ledger import State
+from pipeline.generation.ledger import Ledger, State
 from pipeline.generation.outcome import UNUSABLE, StopError
 from pipeline.generation.plan import Plan
 from pipeline.proof.fingerprint import Fingerprint, TraitName
@@ -82,6 +82,20 @@ def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]
             f"{out} cost ${usd_text(named)} so far in {named_answers} answers, and {ledger} knows of"
             f" ${usd_text(known)} in {answers}: it is not the ledger that this run began with. Put that one back, or"
             " name its folder with DRAFTER_GATE_STATE=DIR, or give another --out DIR",
+            UNUSABLE,
+        )
+
+
+def require_same_ledger(manifest: Manifest, ledger: Ledger, out: Path) -> None:
+    """Require the ledger that the folder's sessions wrote.
+
+    Raises StopError.
+    """
+    if other := next((one.ledger for one in manifest.sessions if one.ledger not in {"", ledger.id}), None):
+        raise StopError(
+            f"{out} was begun with ledger {other[:12]}, and {ledger.path} is ledger {ledger.id[:12]}: what was paid for"
+            " would be paid for again. Put that one back with its -wal file, or name its folder with"
+            " DRAFTER_GATE_STATE=DIR, or give another --out DIR",
             UNUSABLE,
         )
 

@@ -26,6 +26,7 @@ from pipeline.generation.backends.local import PROVIDER, LocalBackend
 from pipeline.generation.breaker import Breaker, Sign, Trip, limits_of
 from pipeline.generation.budget import Amount, Budget, Cap
 from pipeline.generation.coverage import keep_audit
+from pipeline.generation.day_spend import DaySpend
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.ledger_mark import LedgerMark
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
@@ -38,6 +39,7 @@ from pipeline.generation.preflight import (
     require_fingerprint,
     require_hope,
     require_known_cost,
+    require_same_ledger,
     require_unpaused,
 )
 from pipeline.generation.retry import RetryingClient
@@ -49,6 +51,11 @@ from pipeline.shards.manifest import Manifest, Session
 from pipeline.shards.shards import ShardFolder
 
 EVENTS = "events.jsonl"
+LONGEST_STOP = 120.0
+"""Seconds that an interrupted run waits for answers in flight.
+
+An answer that never ended held a run against SIGTERM for as long as it liked. What comes in later is unknown in the
+ledger, at its worst case."""
 Progress: TypeAlias = Callable[[Tally], None]
 
 
@@ -172,6 +179,7 @@ async def _open_hosted(start: _Start, root: Path) -> _Opened:
     require_hope(plan, fingerprint, endpoint.supported_parameters)
     manifest, folder = _open_folder(start, settings(plan, start.scope, fingerprint, endpoint.provider_name))
     budget = budget_of(start.permit, plan, ledger, manifest.run, await find_key_limit(client))
+    start.stack.callback(budget.close)
     mark = LedgerMark(plan.out, manifest.run, ledger)
     start.stack.callback(mark.close)
     writer = await start.stack.enter_async_context(LedgerWriter(ledger, mark))
@@ -182,6 +190,7 @@ async def _open_hosted(start: _Start, root: Path) -> _Opened:
 def _open_folder(start: _Start, wanted: JsonObject) -> tuple[Manifest, ShardFolder]:
     plan, ledger = start.plan, start.ledger
     manifest = open_manifest(start.stack, plan.out, wanted)
+    require_same_ledger(manifest, ledger, plan.out)
     with ledger.transaction():
         require_known_cost(manifest, ledger.tally(manifest.run), plan.out, ledger.path)
     require_unpaused(manifest, plan)
@@ -190,7 +199,9 @@ def _open_folder(start: _Start, wanted: JsonObject) -> tuple[Manifest, ShardFold
     metadata |= {"audit_sha256": audit} if audit else {}
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
     manifests.check_shards(manifest, folder.shards, plan.out)
-    session = Session(now_text(), start.permit.attestation_sha256, dict(start.permit.digests), audit=audit)
+    session = Session(
+        now_text(), start.permit.attestation_sha256, dict(start.permit.digests), audit=audit, ledger=ledger.id
+    )
     manifest = replace(manifest, sessions=(*manifest.sessions, session), shards=tuple(folder.shards))
     manifests.write(plan.out, manifest)
     if plan.cover:
@@ -210,7 +221,7 @@ def _run_of(start: _Start, opened: _Opened, progress: Progress) -> Run:
     plan, permit, ledger, lines, run = start.plan, start.permit, start.ledger, start.scope.lines, opened.manifest.run
     events = EventLog(plan.out)
     start.stack.callback(events.close)
-    events.write("started", run=run, route=plan.route.name, model=plan.route.model, lines=lines)
+    events.write("started", run=run, ledger=ledger.id, route=plan.route.name, model=plan.route.model, lines=lines)
     breaker = Breaker(limits_of(plan.watch.limits), ignored=plan.watch.accepted)
     tally = Tally(lines if plan.limit is None else min(plan.limit, lines), lines, budget_pico=plan.budget_pico)
     rows = max(tally.lines - len(opened.folder), 0)
@@ -239,8 +250,8 @@ def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: De
     """Return the caps of run, day and key.
 
     The run's own caps hold over all its sessions and are never above the permit's. The gate looked at the day's spend
-    before this run had the ledger's lock; here no other run can add to it. `key_left` is what the key may still spend,
-    in USD.
+    before this run had the ledger's lock; here no other run can add to it, and other checkouts' runs book their own.
+    `key_left` is what the key may still spend, in USD.
     """
     limit, caps = min(plan.budget_pico, pico(permit.budget_usd)), plan.caps
     with ledger.transaction():
@@ -250,13 +261,15 @@ def budget_of(permit: Permit, plan: Plan, ledger: Ledger, run: str, key_left: De
         Cap("run", limit, caps.tokens, caps.requests, used),
         Cap("UTC day", caps.day_pico, caps.day_tokens, caps.day_requests, today, mend),
     ]
+    day = None
     if plan.route.api == "openrouter":
         mend = "go on after midnight UTC, or with the attestation that CI signed"
-        most = day_caps(permit.job.kind, permit.scope).values()
+        most = [*day_caps(permit.job.kind, permit.scope).values()]
         found += [Cap("UTC day", pico=cap, used=Amount(pico=today.pico), mend=mend) for cap in most]
+        day = DaySpend(min([*most, *([] if caps.day_pico is None else [caps.day_pico])], default=None))
     if key_left is not None:
         found.append(Cap("key", pico=pico(key_left), mend="raise the key's limit, or use another key"))
-    return Budget(*found)
+    return Budget(*found, day=day)
 
 
 class EventLog:
@@ -280,14 +293,32 @@ class EventLog:
 
 
 @contextmanager
-def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` at each SIGINT and SIGTERM."""
-    loop = asyncio.get_running_loop()
+def on_interrupt(stop: Callable[[], bool]) -> Iterator[None]:
+    """Call `stop` at each SIGINT and SIGTERM.
+
+    Cancels the task of the block once `stop` returns True, and at the latest `LONGEST_STOP` seconds after the first.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    latest: list[asyncio.TimerHandle] = []
+
+    def break_off() -> None:
+        if task is not None and not task.cancelling():  # a third must not cancel the writing of what was broken off
+            sys.stderr.write("breaking off what is in flight\n")
+            task.cancel()
+
+    def interrupted() -> None:
+        if not latest:
+            latest.append(loop.call_later(LONGEST_STOP, break_off))
+        if stop():
+            break_off()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, handle)
+        loop.add_signal_handler(number, interrupted)
     try:
         yield
     finally:
+        for timer in latest:
+            timer.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 

@@ -38,7 +38,7 @@ class Session:
     """One start of the program on this folder.
 
     `tree_start` and `tree_end` are the digests of the tree's subjects by name. `audit` is the digest of the prompts'
-    audit, which lies beside the manifest.
+    audit, which lies beside the manifest. `ledger` is the id of the ledger that it wrote.
     """
 
     started: str
@@ -48,6 +48,7 @@ class Session:
     ended: str | None = None
     outcome: str = "not finished: the process ended without saying so"
     audit: str = ""
+    ledger: str = ""
 
     @property
     def tree_unchanged(self) -> bool | None:

@@ -6,21 +6,27 @@ The answers are bytes of a provider; the ledger is a real one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from pipeline.generation.billing import Verdict, bill_of, verdict_of
 from pipeline.generation.budget import Amount, Budget
+from pipeline.generation.day_spend import CENT, DaySpend, booked_today
 from pipeline.generation.engines.openrouter import HttpAnswer
-from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
+from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State, spent_today
 from pipeline.generation.ledger_mark import LedgerMark
+from pipeline.generation.ledger_schema import LedgerError
 from pipeline.generation.ledger_writer import LedgerWriter
 from pipeline.generation.outcome import StopError
 from pipeline.generation.paid_client import PaidClient, Reply
+from pipeline.generation.preflight import require_same_ledger
 from pipeline.records import Route
+from pipeline.shards.manifest import Manifest, Session
 
 pytestmark = pytest.mark.contract
 
@@ -172,9 +178,99 @@ def test_a_ledger_as_a_kill_leaves_it_goes_on(tmp_path: Path) -> None:
     assert (folder / "ledger.mark").read_bytes() == b"00000000000000000004\n"
 
 
+def test_another_ledger_than_a_session_wrote_is_refused(tmp_path: Path) -> None:
+    """Though nothing was asked yet, and whatever became of the mark."""
+    with contextlib.closing(Ledger(tmp_path / "ledger.sqlite")) as first:
+        begun = Manifest("run-1", {}, (Session("now", "", {}, ledger=first.id),))
+        require_same_ledger(begun, first, tmp_path)
+    another = contextlib.closing(Ledger(tmp_path / "other.sqlite"))
+    with another as other, pytest.raises(StopError, match="would be paid for again"):
+        require_same_ledger(begun, other, tmp_path)
+
+
 @pytest.mark.parametrize("text", [b"7", b"0000000000000000000x\n", b"-0000000000000000001\n"])
 def test_a_mark_that_is_no_count_is_refused(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "ledger.mark").write_bytes(text)
 
     with pytest.raises(StopError, match="is no count"):
         run_once(tmp_path, tmp_path / "ledger.sqlite", "a")
+
+
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The developer's folder of keys."""
+    monkeypatch.setenv("DRAFTER_GATE_KEYS", str(tmp_path / "keys"))
+    return tmp_path / "keys"
+
+
+def pay(state: Path, cap: int, names: str, cost: str = "0.01") -> list[str]:
+    """Ask a request a name in one session of a checkout; return the names that were asked."""
+
+    async def work(ledger: Ledger) -> list[str]:
+        budget, asked = Budget(day=DaySpend(cap)), list[str]()
+        writer = LedgerWriter(ledger)
+        try:
+            for name in names:
+                await PaidClient(writer, budget, Provider(body(cost))).ask(replace(PAID, identity=name), WORST)
+                asked.append(name)
+        except StopError as error:
+            assert "UTC day in all checkouts" in str(error)  # noqa: PT017 - the rest is what is tested
+        finally:
+            await writer.close()
+            budget.close()
+        return asked
+
+    with contextlib.closing(Ledger(state)) as ledger:
+        return asyncio.run(work(ledger))
+
+
+def test_the_days_dollar_is_one_for_all_checkouts(keys: Path, tmp_path: Path) -> None:
+    """And for a ledger that was removed: 0.03 of 0.13, then a worst case of 0.10 fits once more."""
+    cap = 13 * CENT
+    first = pay(tmp_path / "one.sqlite", cap, "abc")
+    known = spent_today(tmp_path / "two.sqlite")
+    for path in tmp_path.glob("one.sqlite*"):
+        path.unlink()
+
+    second = pay(tmp_path / "one.sqlite", cap, "abc")
+
+    assert (["a", "b", "c"], 3 * CENT, ["a"]) == (first, known, second)
+    assert 4 * CENT == spent_today(tmp_path / "two.sqlite")
+    assert 0o700 == keys.stat().st_mode & 0o777
+
+
+def test_a_killed_session_keeps_what_it_held(keys: Path, tmp_path: Path) -> None:
+    DaySpend(13 * CENT).hold(10 * CENT, 10 * CENT)  # never closed
+
+    assert (10 * CENT, []) == (spent_today(tmp_path / "two.sqlite"), pay(tmp_path / "two.sqlite", 13 * CENT, "a"))
+    assert (keys / "spend.sqlite").exists()
+
+
+def test_two_sessions_at_once_never_hold_more_than_the_day(keys: Path) -> None:
+    one, two = DaySpend(13 * CENT), DaySpend(13 * CENT)
+
+    held = [one.hold(5 * CENT, 0), two.hold(8 * CENT, 0), one.hold(5 * CENT + 1, 0), two.hold(8 * CENT + 1, 0)]
+
+    assert held[:2] == [None, None]
+    assert ["$0.130000000001 of $0.1300", "$0.130000000001 of $0.1300"] == [str(text)[:26] for text in held[2:]]
+    assert keys.is_dir()
+
+
+def test_a_day_that_begins_counts_what_is_in_flight(keys: Path) -> None:
+    """Spent before midnight is of the day before; what is reserved then counts on both."""
+    evening, morning = datetime(2026, 11, 30, 23, tzinfo=UTC), datetime(2026, 12, 1, 1, tzinfo=UTC)
+    now = [evening]
+    session = DaySpend(13 * CENT, clock=lambda: now[0])
+    session.hold(9 * CENT, 4 * CENT)
+    now[0] = morning
+    session.hold(11 * CENT, 6 * CENT)
+
+    assert (9 * CENT, 6 * CENT) == (booked_today(lambda: evening), booked_today(lambda: morning))
+    assert keys.is_dir()
+
+
+def test_a_folder_of_keys_that_takes_nothing_stops_the_run(keys: Path) -> None:
+    keys.write_text("a file")
+
+    with pytest.raises(LedgerError, match="export DRAFTER_GATE_KEYS=DIR"):
+        DaySpend(CENT)

@@ -70,7 +70,7 @@ def test_ctrl_c_is_exit_130_and_the_same_command_goes_on(copy: Copy, live: World
 
     assert (130, False) == (process.returncode, "Traceback" in err)
     assert "interrupted" in out
-    assert "in flight; press again to break off" in err
+    assert "in flight, for 120 s; press again to break off" in err
     assert "Next, to go on: python -m pipeline generate" in out
     found = json.loads(again.stdout)
     assert (ROWS - 1, 0) == (found["rows"]["accepted"], found["rows"]["unknown"])

@@ -18,6 +18,7 @@ from harness.emulator.errors import ApiError
 from harness.emulator.service import Faults
 from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, sample_ids
 from pipeline.base.money import pico
+from pipeline.generation import run
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
 from pipeline.generation.ledger import Ledger
@@ -53,11 +54,23 @@ def test_a_second_ctrl_c_breaks_off_and_says_what_is_unknown(world: World, capsy
 
     assert (130, 4) == (first.code, first.cost["unsettled_requests"])
     assert "only --resend-unknown asks it again" in str(first.message)
-    said = "finishing 4 in flight; press again to break off\nbreaking off 4 in flight\n"
+    said = "finishing 4 in flight, for 120 s; press again to break off\nbreaking off what is in flight\n"
     assert said in capsys.readouterr().err
     assert (1, "incomplete", 4, ROWS - 4) == (second.code, second.outcome, second.rows["unknown"], second.rows["asked"])
     assert {f"row-{number}" for number in range(4)} == set(second.unknown_rows)
     assert (0, "complete", 4) == (third.code, third.outcome, third.rows["asked"])
+
+
+def test_an_answer_without_end_holds_no_stop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One SIGTERM is enough, and what was broken off is unknown."""
+    monkeypatch.setattr(run, "LONGEST_STOP", 0.3)
+    slow = SlowAnswerer(pool(world.fmt), seconds=600.0, at={4: signal.SIGTERM})
+    begun = time.monotonic()
+    with emulating(world, slow) as live:
+        summary = live.run(live.plan(concurrency=4))
+
+    assert (130, 4) == (summary.code, summary.cost["unsettled_requests"])
+    assert time.monotonic() - begun < 60
 
 
 def test_a_killed_run_pays_nothing_twice_and_loses_no_answer(world: World) -> None:
@@ -98,7 +111,9 @@ def test_a_killed_run_whose_ledger_is_lost_asks_nothing(lost: str, world: World)
         for path in gone:
             path.unlink()
         asked = slow.asked
-        with pytest.raises(StopError, match="not the ledger that this run wrote") as caught:
+        with pytest.raises(
+            StopError, match="it is not the ledger that this run wrote|would be paid for again"
+        ) as caught:
             live.run()
 
     assert gone

@@ -26,11 +26,13 @@ from pipeline.generation.budget import Amount, BudgetError
 from pipeline.generation.engines.catalog import Endpoint
 from pipeline.generation.engines.openrouter import OpenRouter, key_from_environment
 from pipeline.generation.ledger import Ledger, State, exchanged
+from pipeline.generation.ledger_mark import LedgerMark
 from pipeline.generation.ledger_schema import LedgerError
 from pipeline.generation.ledger_writer import LedgerWriter, read_spill
 from pipeline.generation.outcome import BUDGET_SPENT, INTERRUPTED, TROUBLE, UNUSABLE, Status, StopError, refusing_errors
 from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.plan import Plan
+from pipeline.generation.preflight import require_same_ledger
 from pipeline.generation.probe.exchange_file import FILE, Source, write_exchanges
 from pipeline.generation.probe.probes import ProbePlan, read_probes
 from pipeline.generation.probe.requests import ProbeRequest, ProbeRequests, probe_requests_of
@@ -133,7 +135,8 @@ async def _ask(
     plan, (client, ledger) = wanted.plan, parts
     endpoint = await find_endpoint(client, plan)
     manifest = open_manifest(stack, plan.out, wanted.settings(endpoint.provider_name))
-    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests))
+    require_same_ledger(manifest, ledger, plan.out)
+    session = Session(now_text(), permit.attestation_sha256, dict(permit.digests), ledger=ledger.id)
     manifest = replace(manifest, sessions=(*manifest.sessions, session))
     manifests.write(plan.out, manifest)
     run = manifest.run
@@ -141,12 +144,15 @@ async def _ask(
     todo = _unasked(requests, ledger, resend=plan.resend_unknown)
     say(estimate(wanted, requests, todo, endpoint))
     budget = budget_of(permit, plan, ledger, run, await find_key_limit(client))
+    stack.callback(budget.close)
+    mark = LedgerMark(plan.out, run, ledger)
+    stack.callback(mark.close)
     try:
         budget.reserve(todo.worst)
     except BudgetError as error:
         raise StopError(f"nothing was sent, for all requests together need more: {error}", BUDGET_SPENT) from error
     budget.settle(todo.worst, Amount())
-    writer = await stack.enter_async_context(LedgerWriter(ledger))
+    writer = await stack.enter_async_context(LedgerWriter(ledger, mark))
     paid_client = PaidClient(writer, budget, client, resend_unknown=plan.resend_unknown)
     findings = await ProbeClient(permit, plan, paid_client, endpoint.provider_name).ask(requests.asked)
     with ledger.transaction():
@@ -209,12 +215,12 @@ class ProbeClient:
 
     async def ask(self, requests: Sequence[ProbeRequest]) -> Findings:
         """Ask every request, until one stops the rest."""
-        waiting, findings, task = iter(requests), self._findings, asyncio.current_task()
+        waiting, findings = iter(requests), self._findings
 
-        def interrupt() -> None:  # the first lets answers in flight come in; the second breaks them off
-            if self._closing.is_set() and task is not None:
-                task.cancel()
+        def interrupt() -> bool:  # the first lets answers in flight come in; the second breaks them off
+            again = self._closing.is_set()
             self._stop("interrupted: what was in flight has come in and is written", INTERRUPTED)
+            return again
 
         with on_interrupt(interrupt):
             try:

@@ -162,7 +162,7 @@ def test_todays_spend_is_of_the_utc_day_at_the_worst_case(tmp_path: Path) -> Non
     paid(ledger, request("today"), 11)
     claimed(ledger, request("open", worst=1000))
 
-    today = spent_today(path, "openrouter", clock=lambda: NOON)
+    today = spent_today(path, clock=lambda: NOON)
     ledger.close()
 
     assert today == 1011
@@ -171,7 +171,7 @@ def test_todays_spend_is_of_the_utc_day_at_the_worst_case(tmp_path: Path) -> Non
 def test_a_missing_ledger_has_spent_nothing_and_is_not_made(tmp_path: Path) -> None:
     path = tmp_path / "none.sqlite"
 
-    assert (0, []) == (spent_today(path, "openrouter"), listing(path))
+    assert (0, []) == (spent_today(path), listing(path))
     assert not path.exists()
 
 
@@ -214,7 +214,7 @@ def test_a_second_run_is_told_who_holds_the_ledger(ledger: Ledger) -> None:
 def test_readers_need_no_lock(ledger: Ledger) -> None:
     paid(ledger, request("a"), 12)
 
-    assert spent_today(ledger.path, "openrouter", clock=lambda: NOON) == 12
+    assert spent_today(ledger.path, clock=lambda: NOON) == 12
 
 
 @pytest.mark.parametrize("content, word", [(b"not a database" * 100, "no readable ledger"), (b"", "")])
@@ -237,7 +237,7 @@ def test_a_ledger_of_a_later_program_is_refused_by_number(tmp_path: Path) -> Non
         db.execute("PRAGMA user_version = 99")
     db.close()
 
-    with pytest.raises(LedgerError, match="has schema 99, this program knows 2"):
+    with pytest.raises(LedgerError, match="has schema 99, this program knows 3"):
         Ledger(path)
 
 
@@ -336,6 +336,7 @@ def test_a_ledger_of_the_first_schema_keeps_all_it_had(tmp_path: Path) -> None:
     first.close()
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE requests DROP COLUMN worst_tokens")
+        db.execute("DROP TABLE ledger")
         db.execute("PRAGMA user_version = 1")
     before = listing(path)
     second = Ledger(path, clock=lambda: NOON)
@@ -345,6 +346,7 @@ def test_a_ledger_of_the_first_schema_keeps_all_it_had(tmp_path: Path) -> None:
     second.close()
 
     assert LedgerEntry("a", 1, State.SETTLED, 100, 12, ANSWER) == found
+    assert 32 == len(second.id)
     assert Amount(12, 30, 1) == used
     assert listing(path) == before
 

@@ -40,7 +40,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, clock: Clock) -> Iterator[Ledger]:
+def ledger(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    monkeypatch.setenv("DRAFTER_GATE_KEYS", str(tmp_path / "keys"))
     opened = Ledger(tmp_path / "ledger.sqlite", clock=clock)
     yield opened
     opened.close()
