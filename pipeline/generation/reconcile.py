@@ -61,11 +61,14 @@ async def reconcile(client: OpenRouter, ledger: Ledger, api: str) -> Mapping[Rec
 def _cost(record: JsonObject) -> int | None:
     """Return the cost in pico-dollars, None where unknown.
 
-    Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added.
+    Where upstream billed a key of the account's own, `total_cost` is a fee, and that bill is added. Where `is_byok` is
+    absent, an upstream bill above the cost says the same, as in `billing`.
     """
-    names = ("total_cost", "upstream_inference_cost") if record.get("is_byok") else ("total_cost",)
-    costs = [_amount(record.get(name)) for name in names]
-    return None if None in costs else sum(filter(None, costs))
+    cost, own_key = _amount(record.get("total_cost")), record.get("is_byok")
+    upstream = _amount(record.get("upstream_inference_cost"))
+    if cost is None or own_key is False or (own_key is None and (upstream is None or upstream <= cost)):
+        return cost
+    return None if upstream is None else cost + upstream
 
 
 def _amount(value: Json) -> int | None:

@@ -112,7 +112,7 @@ def test_a_killed_run_whose_ledger_is_lost_asks_nothing(lost: str, world: World)
             path.unlink()
         asked = slow.asked
         with pytest.raises(
-            StopError, match="it is not the ledger that this run wrote|would be paid for again"
+            StopError, match=r"it is not the ledger that this run wrote|would be paid for again"
         ) as caught:
             live.run()
 

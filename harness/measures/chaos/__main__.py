@@ -4,7 +4,7 @@
 
 Guarantees: each run is a series of client processes, some ended by `kill -9`, against an emulator in a process of its
 own; then both sides' books are compared. Prints one line a run and the sums. Exit 1 for an answer lost or paid twice, a
-wrong row, money that does not add up, or a moment above the budget.
+wrong row, money that does not add up, a lost ledger that was not noticed, or a moment above the budget.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from harness.emulator.catalog import cost_usd
 from harness.fixtures.forks import ChildError, told_by
 from harness.fixtures.runs import MODEL, World, byte_format, make_world, prompt_line
 from harness.measures.chaos.checks import ChaosFinding, check
+from harness.measures.chaos.ledger_loss import keep_a_copy, lose_ledger
 from harness.measures.chaos.server import bad_wire
 from harness.measures.chaos.session import Due, Ended, reconciled, session, when_asked, when_writing
 from harness.views.view import PROFILES
@@ -42,6 +43,8 @@ WORST_TOKENS = (256, 256)
 """Of a prompt and of an answer, about."""
 GROWTH = 1.5
 MOST_EXAMPLES = 20
+LOST = 0.5
+"""How often a kill takes the ledger with it."""
 
 
 @dataclass(slots=True)
@@ -71,6 +74,9 @@ class Rehearsal:
             )
             ended = session(self.world, plan, self._due())
             self._look(ended)
+            if ended.how == "killed" and self.draw.random() < LOST:
+                lose_ledger(self.world, self.draw, lambda going=plan: session(self.world, going, None), self.found)  # type: ignore[misc]  # bound at once
+                keep_a_copy(self.world)
             if ended.how == "crashed" or ended.is_over:
                 return
             if ended.code == BUDGET_SPENT:

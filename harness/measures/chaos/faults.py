@@ -7,6 +7,7 @@ answer and a seeded generator. Nothing here knows the client.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -27,18 +28,21 @@ OK: Final = 200
 PRICE: Final = re.compile(rb'"cost": ?[0-9.e-]*')
 BILLED_ERRORS: Final = (408, 500, 502, 504, 524)
 SLOWEST: Final = 0.03
+BOMB_BYTES: Final = 4_000_000
+ESCAPES: Final = "\x1b]0;owned\x07\x1b[2J\rviolations: none\u202e"
 
 
 class End(StrEnum):
     """How the connection ends.
 
-    `CUT` and `RESET` end within the body, `NOTHING` before any status.
+    `CUT` and `RESET` end within the body, `NOTHING` before any status. `NEVER` goes on with comments.
     """
 
     WHOLE = "whole"
     CUT = "cut"
     RESET = "reset"
     NOTHING = "nothing"
+    NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +248,45 @@ def _chunk_lost(true: ShownFault, draw: Random) -> ShownFault:
     return replace(true, body=stream_of(parts))
 
 
+def _late_done(true: ShownFault, draw: Random) -> ShownFault:
+    """Say twice that it is done, or more behind it."""
+    if not is_stream(true.body):
+        return true
+    more = draw.choice([b"data: [DONE]", b": OPENROUTER PROCESSING"])
+    return replace(true, body=true.body + more + b"\n\n")
+
+
+def _own_key(true: ShownFault, draw: Random) -> ShownFault:
+    """Bill upstream, to a key of the account's own.
+
+    Half of the answers do not say that it is one.
+    """
+
+    def change(body: dict[str, Json], _: int) -> dict[str, Json]:
+        usage = body.get("usage")
+        if not isinstance(usage, dict):
+            return body
+        said = {"is_byok": True} if is_said else {}
+        kept = {key: value for key, value in usage.items() if key != "is_byok"}
+        return {**body, "usage": kept | said | {"cost": 0, "cost_details": {"upstream_inference_cost": usage["cost"]}}}
+
+    is_said = draw.random() < 0.5  # noqa: PLR2004 - a half
+    return replace(true, body=edited(true.body, change))
+
+
+def _bomb(true: ShownFault, _: Random) -> ShownFault:
+    """Send the answer and megabytes of spaces, packed."""
+    whole = gzip.compress(true.body + b" " * BOMB_BYTES)
+    return replace(true, headers={**true.headers, "content-encoding": "gzip"}, body=whole)
+
+
+def _escapes(true: ShownFault, draw: Random) -> ShownFault:
+    """Put control characters into what is shown to a person."""
+    key = draw.choice(["provider", "model", "error"])
+    value = {"code": 502, "message": ESCAPES, "metadata": {"raw": ESCAPES}} if key == "error" else ESCAPES
+    return replace(true, body=edited(true.body, lambda body, _: {**body, key: value}))
+
+
 FAULTS: Final = (
     Fault("none", 560, asks=True, passes=True, change=lambda true, _: true),
     Fault("429", 50, asks=False, passes=False, change=_turned_away(429)),
@@ -271,6 +314,11 @@ FAULTS: Final = (
     Fault("slow", 20, asks=True, passes=True, change=_slow),
     Fault("bytes twice", 15, asks=True, passes=True, change=_twice),
     Fault("chunk twice", 15, asks=True, passes=True, change=_chunk_twice),
+    Fault("late done", 15, asks=True, passes=True, change=_late_done),
+    Fault("own key", 20, asks=True, passes=True, change=_own_key),
+    Fault("bomb", 3, asks=True, passes=False, change=_bomb),
+    Fault("forever", 3, asks=True, passes=False, change=lambda true, _: replace(true, end=End.NEVER)),
+    Fault("escapes", 8, asks=True, passes=False, change=_escapes),
     Fault("chunk lost", 15, asks=True, passes=True, change=_chunk_lost),
 )
 """Where `passes` is true of damage, some of it leaves nothing missing (a comment twice, the last line end gone).

@@ -117,12 +117,21 @@ async def _show(shown: ShownFault, receive: App, send: App) -> None:
     for start in range(0, len(shown.body), size):
         await send({"type": "http.response.body", "body": shown.body[start : start + size], "more_body": True})
         await asyncio.sleep(shown.pause)
-    if shown.end is End.CUT:
+    if shown.end is End.NEVER:
+        await _go_on(send, transport)
+    elif shown.end is End.CUT:
         transport.close()
     elif shown.end is End.RESET:
         _reset(transport)
     else:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _go_on(send: App, transport: asyncio.WriteTransport) -> None:
+    """Send comments until the client has gone."""
+    while not transport.is_closing():
+        await send({"type": "http.response.body", "body": b": OPENROUTER PROCESSING\n\n", "more_body": True})
+        await asyncio.sleep(0.05)
 
 
 def _reset(transport: asyncio.WriteTransport) -> None:

@@ -18,10 +18,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
+from unittest.mock import patch
 
 from harness.fixtures.forks import forked, told_by
 from harness.fixtures.runs import World
-from pipeline.generation.engines.openrouter import open_client
+from pipeline.generation.backends import hosted
+from pipeline.generation.engines.openrouter import OpenRouter, open_client
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import Plan
@@ -94,7 +96,8 @@ def session(world: World, plan: Plan, due: Due | None) -> Ended:
 def _outcome(world: World, plan: Plan) -> dict[str, Json]:
     """Run the session in the child; return `Ended`'s fields."""
     try:
-        summary = world.run(plan)
+        with patch.object(hosted, "open_client", _impatient_client):
+            summary = world.run(plan)
     except StopError as error:
         return {"how": "stopped", "code": error.code, "message": str(error), "is_over": False}
     except Exception:  # noqa: BLE001 - it is what is looked for
@@ -103,6 +106,11 @@ def _outcome(world: World, plan: Plan) -> dict[str, Json]:
     message = summary.message or ""
     how = "crashed" if message.startswith("an error of this program") else "ended"
     return {"how": how, "code": summary.code, "message": message, "is_over": is_over}
+
+
+def _impatient_client(_: str, base_url: str | None) -> OpenRouter:
+    """Return a client whose limits a measure can wait for."""
+    return OpenRouter(str(base_url), whole_seconds=2.0, most_bytes=1_000_000)
 
 
 def reconciled(ledger: Path, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -125,6 +126,24 @@ def test_a_spilled_answer_that_cannot_be_read_is_not_thrown_away(tmp_path: Path)
     ledger.close()
 
     assert path.exists()
+
+
+def test_a_spilled_answer_that_the_ledger_refuses_is_named(tmp_path: Path) -> None:
+    """A spill file of 1.7 GB once stopped every later run, and no message said which file."""
+    path, big = tmp_path / "ledger.sqlite", replace(ANSWER, raw=b"x" * 5000)
+    first = Ledger(path)
+    entry = claimed(first, request("a"))
+    first.close()
+    second = Ledger(path)
+    spilled = spill(path, entry, big)
+    second._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 4000)
+
+    with pytest.raises(LedgerError, match=r"of 5000 bytes .* refuses .*move the file away") as caught:
+        read_spill(second)
+    second.close()
+
+    assert spilled.exists()
+    assert str(spilled) in str(caught.value)
 
 
 def test_a_spilled_answer_without_a_request_is_kept(tmp_path: Path) -> None:

@@ -100,10 +100,11 @@ def test_what_was_billed_nothing_is_asked_anew(ledger: Ledger) -> None:
     assert (1, State.SETTLED, 2) == (provider.asked, reply.entry.state, reply.entry.attempt)
 
 
-def test_what_was_billed_upstream_to_the_own_key_is_not_free(ledger: Ledger) -> None:
-    record: dict[str, Json] = {"total_cost": 0, "is_byok": True, "upstream_inference_cost": 0.00000000007}
+@pytest.mark.parametrize("byok", [{"is_byok": True}, {}, {"is_byok": None}])
+def test_what_was_billed_upstream_to_the_own_key_is_not_free(byok: dict[str, Json], ledger: Ledger) -> None:
+    record: dict[str, Json] = {"total_cost": 0, "upstream_inference_cost": 0.00000000007}
 
-    assert {Reconciled.SETTLED: 1} == reconciled(ledger, record)
+    assert {Reconciled.SETTLED: 1} == reconciled(ledger, record | byok)
     assert (State.SETTLED, 70) == standing(ledger)
 
 
