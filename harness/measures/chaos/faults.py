@@ -288,7 +288,7 @@ def _escapes(true: ShownFault, draw: Random) -> ShownFault:
 
 
 FAULTS: Final = (
-    Fault("none", 560, asks=True, passes=True, change=lambda true, _: true),
+    Fault("none", 511, asks=True, passes=True, change=lambda true, _: true),
     Fault("429", 50, asks=False, passes=False, change=_turned_away(429)),
     Fault("503", 25, asks=False, passes=False, change=_turned_away(503)),
     Fault("400", 8, asks=False, passes=False, change=lambda _, draw: _error(400, draw)),

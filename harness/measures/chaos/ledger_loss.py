@@ -1,4 +1,4 @@
-"""Lose a killed run's ledger, see it refused, put it back.
+"""Lose a killed run's ledger and see it refused.
 
 Guarantees: what is lost is drawn: all files, the write-ahead log alone, all but an older copy, or the whole state
 folder for another one. A run that goes on without what it wrote, or asks anything before it is refused, is a violation.
@@ -32,7 +32,7 @@ def keep_a_copy(world: World) -> None:
 
 
 def lose_ledger(world: World, draw: Random, run: Callable[[], Ended], found: ChaosFinding) -> None:
-    """Lose the ledger in a drawn way, run a session, judge it.
+    """Lose the ledger in a drawn way and judge a session.
 
     A loss that takes nothing away may go on, as that of a log whose pages were all in the file. Else the ledger is put
     back.
