@@ -32,7 +32,7 @@ def keep_a_copy(world: World) -> None:
 
 
 def lose_ledger(world: World, draw: Random, run: Callable[[], Ended], found: ChaosFinding) -> None:
-    """Lose the ledger in a drawn way and judge a session.
+    """Lose the ledger in a drawn way; judge a session.
 
     A loss that takes nothing away may go on, as that of a log whose pages were all in the file. Else the ledger is put
     back.
