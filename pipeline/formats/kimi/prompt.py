@@ -79,7 +79,7 @@ def _plain_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
     if opener is None or role is None:
         raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a message has the role {role!r}", field="role")
     if content is None:
-        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message has no content", field="content")
+        raise RefusedError(Reason.PROMPT_UNSUPPORTED, f"a {role} message {_NO_CONTENT}", field="content")
     yield from (tokenizer.id_of(opener), str(role), tokenizer.id_of(MIDDLE), _content(message), tokenizer.id_of(END))
 
 
@@ -93,6 +93,7 @@ def _text_pieces(message: JsonObject, tokenizer: Tokenizer) -> Iterator[Piece]:
     yield from (one(_PLAIN_OPENERS[role]), _speaker(message, role), one(MIDDLE), _content(message), one(END))
 
 
+_NO_CONTENT = "has no content, and this template prints that in one way by transformers 4 and in another by 5"
 _PLAIN_OPENERS: Mapping[str, str] = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": SYSTEM}
 _OPENERS: Mapping[str, str] = {**_PLAIN_OPENERS, "tool_declare": SYSTEM}
 """Later templates also know the role of a message that declares tools in the text."""
