@@ -18,7 +18,7 @@ from harness.emulator.service import Faults
 Body: TypeAlias = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
 COST = re.compile(rb'"cost": ?([\d.eE+-]+)')
 OWN_KEY = re.compile(rb'("is_byok": ?)false')
-NAMED = re.compile(rb'("(?:provider|native_finish_reason)": ?")')
+NAMED = re.compile(rb'("(?:provider|model|native_finish_reason)": ?")')
 DONE = b"data: [DONE]"
 ESCAPES = rb"\u001b]0;owned\u0007\u001b[2J\rallowed"
 KEEP_ALIVE = b": OPENROUTER PROCESSING\n\n"

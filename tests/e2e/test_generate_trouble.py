@@ -229,6 +229,16 @@ def test_a_folder_that_another_run_writes_is_refused(world: World) -> None:
     assert ("complete", ROWS) == (after.outcome, after.rows["accepted"])
 
 
+def test_control_characters_of_a_provider_reach_no_screen(world: World) -> None:
+    """They stand in the names of provider and model, and in the finish reason."""
+    with emulating(world, pool(world.fmt), FAULTS["escape"]) as live:
+        summary = live.run()
+
+    shown = [summary.message or "", *summary.first_of_reason.values(), *(str(line) for line in world.quarantine())]
+    assert any("owned" in text for text in shown)
+    assert [] == [text for text in shown if not text.isprintable()]
+
+
 @pytest.mark.parametrize("state", ["lost", "another"])
 def test_another_ledger_does_not_begin_a_budget_anew(state: str, world: World) -> None:
     with emulating(world, pool(world.fmt)) as live:
