@@ -52,8 +52,7 @@ def contract(session: nox.Session) -> None:
     install(session, "contract")
     # asyncio needs socket pairs, hence unix sockets; no test of this suite may reach further.
     guards = ("--disable-socket", "--allow-unix-socket", "--hypothesis-profile", "contract")
-    pytest = ("python", "-m", "pytest", "tests/contract", "--attest", *PARALLEL, *guards)
-    session.run(*pytest, *session.posargs, env=PASSIVE)
+    session.run("python", "-m", "harness", "contract", *PARALLEL, *guards, *session.posargs, env=PASSIVE)
 
 
 @nox.session(venv_backend="none")

@@ -28,6 +28,7 @@ class Program:
 TOOLS: Mapping[str, Program] = {
     "attestation": Program("harness.attestation.statement", "make and rotate CI's key pair"),
     "cassettes": Program("harness.cassettes.record", "record the emulator's cassettes"),
+    "contract": Program("harness.attestation.suite", "run the contract suite on a private copy, and attest it"),
     "emulator": Program("harness.emulator.__main__", "serve OpenRouter's dialect on a loopback port"),
     "engine-cassettes": Program("harness.engines.cassettes", "record what an engine shows of scripted completions"),
     "engines": Program("harness.engines.__main__", "start SGLang or vLLM, or measure one"),
@@ -56,6 +57,7 @@ MEASURES: Mapping[str, Program] = {
     "replay": Program("harness.measures.replay", "recorded answers through the real client"),
     "smollm": Program("harness.measures.drafter.smollm", "convert SmolLM2 from its package to a model directory"),
     "walks": Program("harness.measures.walks", "units and modules that three typical jobs enter"),
+    "teeth": Program("harness.measures.teeth.__main__", "which broken promises the contract suite notices"),
     "tool-detection": Program("harness.measures.tool_detection", "precision and recall of the tool audit"),
     "training-speed": Program("harness.measures.training_speed", "a training step beside SpecForge's and speculators'"),
 }

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # A deadline or a "too slow" measures how busy the machine is, not the code.
 SLOW = [HealthCheck.too_slow]
@@ -25,6 +25,8 @@ settings.register_profile(
     suppress_health_check=SLOW,
 )
 settings.register_profile("fidelity", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=SLOW)
+# A mutant's first failure is enough: its example is not shrunk.
+settings.register_profile("teeth", settings.get_profile("contract"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("contract")
 
 

@@ -3,12 +3,13 @@
 Guarantees: an attestation is written only of a whole run, and only where `--attest` is given. It covers the tree's
 digests, what is installed, and the tests that passed. A run that cannot stand for the suite leaves no attestation.
 
-Entry: the pytest plugin, which pyproject.toml loads.
+Entry: the suite on its private copy, which loads the pytest plugin.
 
-    python -m pytest tests/contract --attest
+    python -m harness contract
 
 Order of reading:
 
+- `suite`: the private copy, and its environment.
 - `plugin`: the plugin, and the witness that attests a run or says why not.
 - `required`: the groups of tests, and the list of tests that must pass.
 - `outcomes`: what became of each test.

@@ -8,6 +8,9 @@ and the run fails. The old attestation is removed either way.
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -18,11 +21,12 @@ from harness.attestation.outcomes import Outcomes, mark_coverage
 from harness.attestation.required import absent_groups, by_group, is_absent
 from harness.attestation.signing import SigningError
 from harness.attestation.statement import Result, write_attestation
+from harness.attestation.suite import COPY
 from pipeline.gate.attestation import AttestationError, attestation_path
 from pipeline.gate.digests import DigestError, changed, tree_digests
+from pipeline.gate.gate import CONTRACT_EXAMPLES
 from pipeline.records import PROVE, Objection
 
-CONTRACT_EXAMPLES = 200
 CANARIES = "drafter_gate_canaries"
 DESELECTED = "drafter_gate_deselected"
 
@@ -92,6 +96,7 @@ class Witness:
         self.outcomes = Outcomes()
         self.worker_problems: list[str] = []
         self.lines: list[str] = []
+        self.earlier = _passed_before(attestation_path())
         attestation_path().unlink(missing_ok=True)
         invocation.drop_rewritten(self.root)
         self.before, self.early = _digests(self.root)
@@ -140,6 +145,9 @@ class Witness:
     def objections(self) -> Iterator[Objection]:
         """Yield all that speaks against an attestation of this run."""
         yield from invocation.objections(self.config)
+        if os.environ.get(COPY) != str(self.root):
+            what = "--attest was given in the tree itself, whose files may change while the suite runs"
+            yield Objection(what, PROVE)
         yield from self.outcomes.objections()
         try:
             listed = required.read_required(self.root / required.REQUIRED)
@@ -170,7 +178,8 @@ class Witness:
         """Sign the attestation; yield the objection where that fails."""
         passed = self.outcomes.whole
         groups, covered = frozenset(by_group(passed)), frozenset(self.outcomes.covered)
-        result = Result(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES)
+        lost = frozenset(name for name in self.earlier - passed if by_group([name]).keys() <= groups)
+        result = Result(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES, lost)
         try:
             path, scope, expires = write_attestation(result, self.root)
         except (SigningError, AttestationError, OSError) as error:
@@ -178,6 +187,19 @@ class Witness:
             return
         until = expires.strftime("%Y-%m-%d %H:%M UTC")
         self.lines = [f"attestation: {path} ({len(passed)} tests, scope {scope}, until {until})"]
+        self.lines += [f"lost since the last one: {name}" for name in sorted(lost)]
+
+
+def _passed_before(path: Path) -> frozenset[str]:
+    """Return the tests that the last attestation names.
+
+    They are only shown and noted, so its signature does not matter.
+    """
+    try:
+        payload = base64.b64decode(json.loads(path.read_bytes())["payload"])
+        return frozenset(map(str, json.loads(payload)["predicate"]["passedTests"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return frozenset()
 
 
 def _digests(root: Path) -> tuple[dict[str, str], list[Objection]]:

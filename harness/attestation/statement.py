@@ -48,7 +48,7 @@ PROVENANCE_CHARS = 4096
 class Result:
     """A whole run: what passed, and what it covers.
 
-    `contracts` are (route, feature) pairs.
+    `contracts` are (route, feature) pairs. `lost` are tests that the attestation before had, in groups of this one.
     """
 
     passed: frozenset[str]
@@ -57,6 +57,7 @@ class Result:
     digests: Mapping[str, str]
     profile: str
     max_examples: int
+    lost: frozenset[str] = frozenset()
 
 
 def write_attestation(result: Result, root: Path = ROOT, now: datetime | None = None) -> tuple[Path, Scope, datetime]:
@@ -121,6 +122,7 @@ def run_fields(result: Result, scope: Scope, issued: datetime, root: Path) -> di
     cassettes = [_provenance(path) for path in sorted((root / "cassettes").rglob("*.yaml"))]
     goldens = [_provenance(path) for path in sorted((root / "goldens").rglob("*.json"))]
     paid = [entry for entry in cassettes if entry.get("source") == "live"]
+    runtime = observe()
     by_route: dict[str, list[dict[str, str]]] = {}
     for entry in paid:
         by_route.setdefault(f"{entry['route']} {entry['model']}", []).append(entry)
@@ -134,8 +136,13 @@ def run_fields(result: Result, scope: Scope, issued: datetime, root: Path) -> di
         "oldestCassette": _oldest(cassettes),
         "oldestGolden": _oldest(goldens),
         "liveCassettes": dict[str, Json](live),
-        "python": platform.python_version(),
+        "runtime": {
+            "python": dict[str, Json](runtime.python),
+            "direct": dict[str, Json](runtime.direct),
+            "startup": dict[str, Json](runtime.startup),
+        },
         "platform": platform.platform(),
+        "lostTests": list[Json](sorted(result.lost)),
     }
 
 

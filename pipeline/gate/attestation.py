@@ -68,6 +68,10 @@ class Attestation:
     contracts: frozenset[tuple[str, str]]
     live: Mapping[str, datetime]
     sha256: str
+    examples: int
+    python: Mapping[str, str]
+    direct: Mapping[str, str]
+    startup: Mapping[str, str]
 
 
 Trusted = Mapping[str, tuple[SSlibKey, Scope]]
@@ -141,7 +145,15 @@ def _attestation(statement: dict[str, Any], keyid: str, scope: Scope, sha256: st
         contracts=frozenset((entry["route"], name) for entry in predicate["contracts"] for name in entry["features"]),
         live={route: _time(recorded) for route, recorded in predicate["liveCassettes"].items()},
         sha256=sha256,
+        examples=int(predicate["hypothesis"]["maxExamples"]),
+        python=_texts(predicate["runtime"]["python"]),
+        direct=_texts(predicate["runtime"]["direct"]),
+        startup=_texts(predicate["runtime"]["startup"]),
     )
+
+
+def _texts(value: dict[str, Any]) -> dict[str, str]:
+    return {name: str(text) for name, text in value.items()}
 
 
 def _faults(statement: dict[str, Any], predicate: dict[str, Any], scope: Scope) -> Iterator[str]:

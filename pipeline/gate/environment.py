@@ -7,15 +7,18 @@ file that was forged in place.
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import os
+import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from pipeline.gate.digests import file_sha256
 from pipeline.records import PROVE, Objection
 
 PACKAGES = ("pipeline", "harness")
@@ -28,7 +31,9 @@ MOST_NAMED = 8
 class Runtime:
     """The state of an interpreter.
 
-    `distributions` are (name, version), repeated where one is installed twice.
+    `distributions` are (name, version), repeated where one is installed twice. `python` says what interpreter it is and
+    where. `direct` has the packages that came from a folder or an address, with pip's note. `startup` has the digests
+    of files that Python runs by itself as it starts, by name.
     """
 
     optimize: int
@@ -38,11 +43,15 @@ class Runtime:
     search_path: tuple[str, ...]
     modules: Mapping[str, str]
     distributions: tuple[tuple[str, str], ...]
+    python: Mapping[str, str] = field(default_factory=dict)
+    direct: Mapping[str, str] = field(default_factory=dict)
+    startup: Mapping[str, str] = field(default_factory=dict)
 
 
 def observe() -> Runtime:
     """Return the state of this interpreter."""
     ours = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
+    installed = list(importlib.metadata.distributions())
     return Runtime(
         optimize=sys.flags.optimize,
         isolated=bool(sys.flags.isolated),
@@ -50,8 +59,26 @@ def observe() -> Runtime:
         pythonpath=os.environ.get("PYTHONPATH", ""),
         search_path=tuple(sys.path),
         modules={name: getattr(module, "__file__", None) or "" for name, module in ours.items()},
-        distributions=tuple((found.metadata["Name"], found.version) for found in importlib.metadata.distributions()),
+        distributions=tuple((found.metadata["Name"], found.version) for found in installed),
+        python={
+            "implementation": platform.python_implementation(),
+            "version": platform.python_version(),
+            "system": platform.system(),
+            "machine": platform.machine(),
+        },
+        direct={found.metadata["Name"]: text for found in installed if (text := found.read_text("direct_url.json"))},
+        startup={path.name: file_sha256(path) for path in _startup_files()},
     )
+
+
+def _startup_files() -> Iterator[Path]:
+    """Yield what `site` runs: path files, sitecustomize, usercustomize."""
+    folders = [Path(entry) for entry in sys.path if entry]
+    for folder in folders:
+        yield from sorted(folder.glob("*.pth")) if folder.name in ("site-packages", "dist-packages") else ()
+    for name in ("sitecustomize", "usercustomize"):
+        if (found := PathFinder.find_spec(name)) is not None and found.origin:
+            yield Path(found.origin)
 
 
 def _fresh_bytecode() -> bool:
@@ -115,6 +142,35 @@ def lock_objections(runtime: Runtime, root: Path) -> Iterator[Objection]:
         names = " ".join(text.split()[0] for text in unlisted)
         many = f"{PROVE} generate, each in an environment of its own"
         yield Objection(what, f"pip uninstall {names}" if len(unlisted) <= MOST_NAMED else many)
+
+
+def start_differences(
+    runtime: Runtime, python: Mapping[str, str], direct: Mapping[str, str], startup: Mapping[str, str]
+) -> Iterator[Objection]:
+    """Yield what an attestation says otherwise of the interpreter.
+
+    A file that runs at the start may also be one that a package of the lock lists as its own, with this digest.
+    """
+    for name, value in runtime.python.items():
+        if (attested := python.get(name)) != value:
+            yield Objection(f"the suite ran on the {name} {attested}, and this is {value}", PROVE)
+    for name, text in runtime.direct.items():
+        if direct.get(name) != text:
+            what = (
+                f"{name} is installed from a folder or an address, not from the index, and the suite ran without it so"
+            )
+            yield Objection(what, f"pip install --force-reinstall -c constraints.txt {name}, then {PROVE}")
+    for name, sha256 in runtime.startup.items():
+        if startup.get(name) != sha256 and not _is_listed(name, sha256):
+            what = f"{name} runs as Python starts, and the suite ran without it or with another"
+            yield Objection(what, f"remove it, or review it and run: {PROVE}")
+
+
+def _is_listed(name: str, sha256: str) -> bool:
+    """Whether an installed package lists a file of this name and digest."""
+    digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+    records = (found.read_text("RECORD") or "" for found in importlib.metadata.distributions())
+    return any(f"{name},sha256={digest}," in record for record in records)
 
 
 def read_pins(text: str) -> dict[str, frozenset[str]]:

@@ -32,6 +32,8 @@ from pipeline.records import PROVE, Objection, Route
 SHUT = 3
 """Exit status of a command that the gate refuses."""
 FREE_APIS = ("local", "sglang", "vllm", "emulator")
+CONTRACT_EXAMPLES = 200
+"""Examples that the contract suite draws for a property."""
 DEV_PICO_A_DAY = pico(1)
 PROBE_PICO_A_DAY = pico(1)
 LIVE_CASSETTE_AGE = timedelta(days=90)
@@ -156,13 +158,15 @@ def examine(
 ) -> Standing:
     """Examine the interpreter, the tree and the attestation. Never raises."""
     try:
-        objections = [*process_objections(environment.observe() if runtime is None else runtime, root)]
+        runtime = environment.observe() if runtime is None else runtime
+        objections = [*process_objections(runtime, root)]
         attested: Attestation | None = None
         try:
             path = attestation_path() if attestation is None else attestation
             attested = read_attestation(path, trusted_keys(root, keys), now or datetime.now(UTC))
             found = digests.tree_digests(root)
             objections += changed_objections(attested.digests, found)
+            objections += suite_objections(runtime, attested)
             tiny, probes = _digest_of(root / TINY_TOKENIZER), _digest_of(root / PROBES)
         except AttestationError as error:
             return Standing((*objections, error.objection))
@@ -221,8 +225,25 @@ def changed_objections(attested: Mapping[str, str], found: Mapping[str, str]) ->
         yield Objection(f"changed since the contract suite passed: {', '.join(names)}", mend)
 
 
+def suite_objections(runtime: environment.Runtime, attested: Attestation) -> Iterator[Objection]:
+    """How the suite ran, where that differs from this process."""
+    if attested.examples < CONTRACT_EXAMPLES:
+        yield Objection(f"the suite drew {attested.examples} examples a property, not {CONTRACT_EXAMPLES}", PROVE)
+    yield from environment.start_differences(runtime, attested.python, attested.direct, attested.startup)
+
+
 def _digest_of(path: Path) -> str:
     return digests.file_sha256(path) if path.exists() else ""
+
+
+def require_same_tree(permit: Permit, root: Path = ROOT) -> None:
+    """Refuse a tree that changed since the gate looked.
+
+    Called once everything is imported, right before the first request or step. Raises GateShutError.
+    """
+    if names := moved(permit, root):
+        what = f"changed since the gate looked, so other code may run than was proven: {', '.join(names)}"
+        raise GateShutError(Decision(None, (Objection(what, PROVE),)))
 
 
 def moved(permit: Permit, root: Path = ROOT) -> tuple[str, ...]:

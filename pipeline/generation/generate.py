@@ -23,7 +23,7 @@ from pipeline.base.prompts import RefusedLine
 from pipeline.base.redaction import redact
 from pipeline.datasets.sources import SourceError
 from pipeline.gate.digests import changed
-from pipeline.gate.gate import Permit
+from pipeline.gate.gate import SHUT, GateShutError, Permit, require_same_tree
 from pipeline.generation.breaker import Trip, row_signs_of, trip_message
 from pipeline.generation.coverage import uncovered
 from pipeline.generation.ledger_schema import LedgerError
@@ -80,6 +80,9 @@ async def run_generation(
     async with AsyncExitStack() as stack:
         try:
             run = await begin(stack, permit, plan, progress, root, ledger or ledger_path())
+            require_same_tree(permit, root)
+        except GateShutError as error:
+            raise StopError(str(error), SHUT) from error
         except FolderHeldError as error:
             raise StopError(str(error), UNUSABLE) from error
         except (LedgerError, ManifestError, ShardError) as error:

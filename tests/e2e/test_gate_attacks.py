@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.fixtures.trees import Copy, interpreter
+from harness.fixtures.trees import Copy, attested, interpreter
+from pipeline.gate.environment import observe
+from pipeline.records import Json
 
 SHUT = 3
 HOUR = timedelta(hours=1)
@@ -305,7 +307,7 @@ def test_nox_without_its_dependencies(copy: Copy) -> None:
 
 def test_optimised_python(copy: Copy) -> None:
     assert "refused: python runs with -O or PYTHONOPTIMIZE" in refusal(copy, "-O")
-    assert "are you using python -O?" in copy.contract(PYTHONOPTIMIZE="1").stderr
+    assert "objection: python runs with -O or PYTHONOPTIMIZE" in copy.contract(PYTHONOPTIMIZE="1").stdout
 
 
 def test_a_shadow_on_the_pythonpath(copy: Copy, tmp_path: Path) -> None:
@@ -322,6 +324,94 @@ def test_a_shadow_on_the_pythonpath(copy: Copy, tmp_path: Path) -> None:
 
 def test_a_pythonpath_while_the_suite_runs(copy: Copy, tmp_path: Path) -> None:
     assert "Run: unset PYTHONPATH" in copy.contract(PYTHONPATH=str(tmp_path)).stdout
+
+
+def test_a_file_that_runs_as_python_starts(copy: Copy, tmp_path: Path) -> None:
+    """A path file can put code before all that was proven."""
+    python, site = interpreter(tmp_path / "venv")
+    other = attested(replace(copy, python=python))
+    (site / "first.pth").write_text("import sys\n")
+
+    assert "first.pth runs as Python starts, and the suite ran without it" in refusal(other)
+
+
+def test_another_interpreter_than_the_suites(copy: Copy) -> None:
+    runtime: Json = {
+        "python": {**observe().python, "version": "3.11.0"},
+        "direct": {},
+        "startup": dict(observe().startup),
+    }
+    now = datetime.now(UTC)
+    copy.tree.attest(runtime=runtime, issuedAt=now.isoformat(), expiresAt=(now + HOUR).isoformat())
+
+    assert "the suite ran on the version 3.11.0, and this is" in refusal(copy)
+
+
+def test_a_suite_that_drew_fewer_examples(copy: Copy) -> None:
+    now = datetime.now(UTC)
+    fewer: Json = {"profile": "contract", "maxExamples": 1}
+    copy.tree.attest(hypothesis=fewer, issuedAt=now.isoformat(), expiresAt=(now + HOUR).isoformat())
+
+    assert "the suite drew 1 examples a property, not 200" in refusal(copy)
+
+
+def test_an_editable_install_under_the_pinned_version(copy: Copy, tmp_path: Path) -> None:
+    python, site = interpreter(tmp_path / "venv")
+    other = attested(replace(copy, python=python))
+    version = importlib.metadata.version("tiktoken")
+    distribution(site, "tiktoken", version)
+    note = {"url": "file:///elsewhere", "dir_info": {"editable": True}}
+    (site / f"tiktoken-{version}.dist-info" / "direct_url.json").write_text(json.dumps(note))
+
+    assert "tiktoken is installed from a folder or an address" in refusal(other)
+
+
+def test_a_suite_without_its_plugin_attests_nothing(copy: Copy) -> None:
+    """Whatever stood there before goes."""
+    done = copy.contract("-p", "no:harness.attestation.plugin")
+
+    assert 0 != done.returncode
+    assert not copy.tree.attestation.exists()
+
+
+def test_a_tree_that_changes_while_the_suite_runs_is_not_what_ran(copy: Copy) -> None:
+    """The suite runs on bytes of its own, and those are attested."""
+    golden, suite = copy.root / "goldens" / "a.json", copy.root / "tests" / "contract" / "test_small.py"
+    change = f"\n\ndef test_the_tree_may_change():\n    Path({str(golden)!r}).write_text('broken')\n"
+    suite.write_text("from pathlib import Path\n" + suite.read_text() + change)
+    copy.run("-m", "harness", "required", "--write")
+
+    done = copy.contract()
+
+    assert 0 == done.returncode, done.stdout
+    assert "changed since the contract suite passed: goldens/" in refusal(copy)
+
+
+def test_failures_that_are_tried_again_are_unmasked(copy: Copy) -> None:
+    """A hook that runs a failing test again until it passes."""
+    hook = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    for _ in range(3):
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if all(report.passed for report in reports):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+    conftest = copy.root / "tests" / "contract" / "conftest.py"
+    conftest.write_text(hook)
+
+    done = copy.contract()
+
+    assert 0 != done.returncode
+    assert "was tried" in done.stdout
+    assert not copy.tree.attestation.exists()
 
 
 def test_a_process_that_goes_round_the_boot(copy: Copy) -> None:
@@ -364,7 +454,7 @@ def test_something_else_is_installed(
     copy: Copy, tmp_path: Path, install: Callable[[Copy, Path], None], said: str
 ) -> None:
     python, site = interpreter(tmp_path / "venv")
-    other = replace(copy, python=python)
+    other = attested(replace(copy, python=python))
     assert 0 == gate(other).returncode
 
     install(copy, site)

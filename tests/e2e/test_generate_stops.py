@@ -9,18 +9,23 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
 from harness.emulator.answers import Ask, Sampled
 from harness.emulator.errors import ApiError
 from harness.emulator.service import Faults
-from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, sample_ids
+from harness.fixtures.runs import ROWS, SlowAnswerer, World, emulating, pool, sample_ids, silent
 from pipeline.base.money import pico
+from pipeline.gate.attestation import Scope
+from pipeline.gate.digests import tree_digests
+from pipeline.gate.gate import Job, Kind, Permit
 from pipeline.generation import run
 from pipeline.generation.breaker import Sign
 from pipeline.generation.engines.openrouter import OpenRouter
+from pipeline.generation.generate import run_generation
 from pipeline.generation.ledger import Ledger
 from pipeline.generation.outcome import StopError
 from pipeline.generation.plan import BreakerPolicy, RetryPolicy
@@ -208,6 +213,21 @@ def test_money_that_comes_back_is_used_before_the_run_stops(world: World) -> Non
         summary = live.run(live.plan(budget_pico=pico(one * ROWS * 3), sampling=Sampling(max_tokens=512)))
 
     assert ("complete", ROWS) == (summary.outcome, summary.rows["accepted"])
+
+
+def test_a_tree_that_changed_since_the_gate_looked_asks_nothing(world: World) -> None:
+    slow = SlowAnswerer(pool(world.fmt))
+    with emulating(world, slow) as live:
+        digests = tree_digests(live.root)
+        (live.root / "pipeline" / "late.py").write_text("")
+        permit = Permit(
+            Job(Kind.GENERATE), Scope.DEV, Decimal(1), datetime.now(UTC) + timedelta(hours=1), "ab", digests
+        )
+        work = run_generation(permit, live.plan(), progress=silent, root=live.root, ledger=live.ledger)
+        with pytest.raises(StopError, match=r"changed since the gate looked.*: pipeline/") as caught:
+            asyncio.run(work)
+
+    assert (3, 0) == (caught.value.code, slow.asked)
 
 
 def test_a_permit_that_expires_stops_the_run(world: World) -> None:

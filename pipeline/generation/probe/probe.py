@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pipeline.base.money import usd_text
 from pipeline.base.redaction import Redaction
-from pipeline.gate.gate import PROBES, Kind, Permit
+from pipeline.gate.gate import PROBES, SHUT, GateShutError, Kind, Permit, require_same_tree
 from pipeline.generation.backends.hosted import client_of, find_endpoint, find_key_limit
 from pipeline.generation.billing import completion_of, error_text
 from pipeline.generation.budget import Amount, BudgetError
@@ -97,11 +97,13 @@ async def run_probe(
             stack.callback(opened.close)
             read_spill(opened)
             client = await stack.enter_async_context(client_of(wanted.plan))
-            findings, manifest = await _ask(stack, permit, wanted, say, (client, opened))
+            findings, manifest = await _ask(stack, permit, wanted, say, (client, opened), root)
             result: dict[str, Json] = {"requests": dict(findings.by_fate()), "spent_usd": usd_text(findings.spent_pico)}
             session = {"tree_end": digests_at_end(root), "ended": now_text(), "outcome": findings.message or DONE}
             manifests.write(wanted.plan.out, manifests.with_last_session(replace(manifest, result=result), **session))
             return findings
+    except GateShutError as error:
+        raise StopError(str(error), SHUT) from error
     except ManifestError as error:
         raise StopError(str(error), UNUSABLE) from error
     except LedgerError as error:
@@ -130,6 +132,7 @@ async def _ask(
     wanted: ProbePlan,
     say: Callable[[str], None],
     parts: tuple[OpenRouter, Ledger],
+    root: Path,
 ) -> tuple[Findings, Manifest]:
     """Check the caps, ask, and write the exchanges."""
     plan, (client, ledger) = wanted.plan, parts
@@ -152,6 +155,7 @@ async def _ask(
     except BudgetError as error:
         raise StopError(f"nothing was sent, for all requests together need more: {error}", BUDGET_SPENT) from error
     budget.settle(todo.worst, Amount())
+    require_same_tree(permit, root)
     writer = await stack.enter_async_context(LedgerWriter(ledger, mark))
     paid_client = PaidClient(writer, budget, client, resend_unknown=plan.resend_unknown)
     findings = await ProbeClient(permit, plan, paid_client, endpoint.provider_name).ask(requests.asked)

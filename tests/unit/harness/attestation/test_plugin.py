@@ -35,6 +35,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     """A suite of two passing tests, listed in REQUIRED, with a state folder of its own."""
     monkeypatch.setenv("DRAFTER_GATE_STATE", str(pytester.path / "state"))
     monkeypatch.setenv("DRAFTER_GATE_KEYS", str(pytester.path / "keys"))
+    monkeypatch.setenv("DRAFTER_GATE_SUITE_COPY", str(pytester.path))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyprojecttoml('[tool.pytest]\nmarkers = ["covers: x", "contract: x"]\n')
