@@ -1,0 +1,109 @@
+"""Judge named and drawn mutants by the contract suite.
+
+`python -m harness teeth`
+
+Prints a line a mutant and the shares by package. Exit 1 where fewer are killed than `ENOUGH` asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from harness.measures.teeth import table
+from harness.measures.teeth.mutants import Mutant, MutantError, drawn_mutants, named_mutants
+from harness.measures.teeth.runner import Runner, copied, measured
+from harness.measures.teeth.table import Outcome
+from pipeline.base.paths import ROOT, state_dir
+from pipeline.gate.digests import file_sha256
+
+ENOUGH_NAMED, ENOUGH_DRAWN = 0.95, 0.90
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge, print, and write where that is asked for."""
+    options = _parsed(arguments)
+    try:
+        named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
+    except MutantError as error:
+        sys.stderr.write(f"error: {error}. Edit harness/measures/teeth/named.toml\n")
+        return 2
+    drawn = drawn_mutants(options.drawn, options.seed) if options.drawn else []
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [copied(ROOT, Path(folder) / str(number)) for number in range(options.workers)]
+        start = time.monotonic()
+        runner = Runner(measured(copies[0]), copies)
+        _say(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
+        judged = list(_judge(runner, named))
+        kept = list(_resumed(runner, drawn, options.seconds))
+    for name, outcomes in (("named", judged), ("drawn", kept)):
+        for package, (killed, of) in table.sums(outcomes).items():
+            _say(f"{name} {package}: {killed} of {of} killed")
+    if options.write:
+        table.write(judged, kept)
+    enough = (_share(judged) >= ENOUGH_NAMED, _share(kept) >= ENOUGH_DRAWN)
+    _say(f"named {_share(judged):.1%} killed of {len(judged)}, drawn {_share(kept):.1%} of {len(kept)}")
+    return 0 if all(enough) else 1
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m harness teeth", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="also judge N drawn mutants (default none)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no drawn one after so many seconds")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="copies of the tree (default 2)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="named ones whose file or promise holds this")
+    parser.add_argument("--write", action="store_true", help="write tests/contract/KILLS and docs/promises.md")
+    return parser.parse_args(arguments)
+
+
+def _judge(runner: Runner, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
+    for verdict in runner.judge(mutants):
+        mutant = verdict.mutant
+        fate = f"killed by {verdict.killer}" if verdict.killer else f"SURVIVED {verdict.tests} tests"
+        _say(f"{verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {mutant.promise or mutant.name}: {fate}")
+        yield Outcome(mutant, verdict.killer)
+
+
+def _resumed(runner: Runner, mutants: Sequence[Mutant], seconds: float) -> Iterator[Outcome]:
+    """Judge drawn mutants; take those judged before from the state file."""
+    path = state_dir() / "teeth.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    known = {(line["name"], line["sha256"]): line["killer"] for line in map(json.loads, lines)}
+    until, digests = time.monotonic() + seconds, {mutant.file: file_sha256(ROOT / mutant.file) for mutant in mutants}
+    left: list[Mutant] = []
+    for mutant in mutants:
+        if (key := (mutant.name, digests[mutant.file])) in known:
+            yield Outcome(mutant, known[key])
+        else:
+            left.append(mutant)
+    with path.open("a", encoding="utf-8") as file:
+        for at in range(0, len(left), 2 * len(runner.copies)):
+            if time.monotonic() > until:
+                return
+            for outcome in _judge(runner, left[at : at + 2 * len(runner.copies)]):
+                mutant = outcome.mutant
+                line = {"name": mutant.name, "sha256": digests[mutant.file], "killer": outcome.killer}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                yield outcome
+
+
+def _share(outcomes: Sequence[Outcome]) -> float:
+    sums = table.sums(outcomes).values()
+    return sum(killed for killed, _ in sums) / max(sum(of for _, of in sums), 1) if outcomes else 1.0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
