@@ -22,7 +22,7 @@ from pipeline.proof.answer import delta_texts, ended, texts
 from pipeline.proof.locations import special_text
 from pipeline.proof.stream_deltas import spell
 from pipeline.proof.wire.completion import completion_of_json, completion_of_sse
-from pipeline.records import Completion, Ids, Json, JsonObject, RefusedError
+from pipeline.records import Completion, Ids, Json, JsonObject, Prompt, RefusedError
 
 OK = 200
 RouteKey: TypeAlias = tuple[str, str, bool]
@@ -234,6 +234,18 @@ def rendered_prompt(identity: str, request: JsonObject, fmt: Format, model: Mode
     """Return the prompt's ids; None where they are not known."""
     if not model.renders or _CHANGES_PROMPT & request.keys():
         return None
+    try:
+        prompt = requested_prompt(identity, request, model)
+        return None if special_text(fmt, prompt) is not None else fmt.render(prompt)
+    except RefusedError:
+        return None
+
+
+def requested_prompt(identity: str, request: JsonObject, model: Model) -> Prompt:
+    """Return the prompt of a request, as the model takes it.
+
+    RefusedError for messages or tools that make none.
+    """
     requested = requested_thinking(request)
     by_default = model.thinks is not ThinkingMode.OFF
     is_fixed = requested is None or model.thinks in (ThinkingMode.NEVER, ThinkingMode.ALWAYS)
@@ -243,11 +255,7 @@ def rendered_prompt(identity: str, request: JsonObject, fmt: Format, model: Mode
         "tools": request.get("tools") or [],
         "thinking": by_default if is_fixed else requested,
     }
-    try:
-        prompt = prompt_of(row)
-        return None if special_text(fmt, prompt) is not None else fmt.render(prompt)
-    except RefusedError:
-        return None
+    return prompt_of(row)
 
 
 # What the count is made of
