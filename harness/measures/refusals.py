@@ -29,7 +29,6 @@ from pipeline.fingerprints.exchanges import ExchangesError
 from pipeline.fingerprints.harvest import Harvest, harvest_of_file
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.observations import Observation, requested_prompt
-from pipeline.formats.format import Opener
 from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.proof.reconstruct import Expected, reconstruct
@@ -194,6 +193,6 @@ def table(
         lines.append(
             f"{family}: {total} answers, accepted {told('answers', 'accepted')}, needlessly refused {needless}{was}"
         )
-        for reason in sorted({*counts["refused"], *old.get("refused", {})}):
-            lines.append(f"  {reason:20} {told('refused', reason)}, needless {told('needless', reason)}")
+        reasons = sorted({*counts["refused"], *old.get("refused", {})})
+        lines += [f"  {name:20} {told('refused', name)}, needless {told('needless', name)}" for name in reasons]
     return "\n".join(lines) + "\n"

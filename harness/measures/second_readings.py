@@ -45,15 +45,21 @@ def read(raw: bytes) -> SecondReading:
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
         if isinstance(usage := value.get("usage"), dict) and usage:
-            cost = None if usage.get("cost") is None else Decimal(usage["cost"])
+            cost = _decimal(usage.get("cost"))
             said.usage = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cost)
         for choice in value.get("choices") or []:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
             said.finish = choice.get("finish_reason") or said.finish
-            _add(said, choice.get("message") or choice.get("delta") or {})
+            _add(said, choice.get("message") or choice.get("delta") or {}, indexed=not choice.get("message"))
     said.calls = tuple((one[0], one[1], one[2]) for one in said._slots.values())  # noqa: SLF001 - its own module
     return said
+
+
+def _decimal(value: object) -> Decimal | None:
+    """Return a number as it is written; None for what is none."""
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return Decimal(value) if is_number else None  # type: ignore[arg-type]  # it was just seen to be a number
 
 
 def _values(text: str, said: SecondReading) -> Iterator[dict[str, Any]]:
@@ -75,15 +81,22 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _add(said: SecondReading, told: dict[str, Any]) -> None:
+def _add(said: SecondReading, told: dict[str, Any], *, indexed: bool) -> None:
     said.content += told.get("content") or ""
-    said.reasoning += told.get("reasoning") or told.get("reasoning_content") or ""
+    said.reasoning += told.get("reasoning") or told.get("reasoning_content") or _detailed(told)
     for position, call in enumerate(told.get("tool_calls") or []):
-        slot = said._slots.setdefault(call.get("index", position), ["", "", ""])  # noqa: SLF001 - its own module
+        index = call.get("index", position) if indexed else position
+        slot = said._slots.setdefault(index, ["", "", ""])  # noqa: SLF001 - its own module
         function = call.get("function") or {}
         slot[0] = slot[0] or call.get("id") or ""
         slot[1] = slot[1] or function.get("name") or ""
         slot[2] += function.get("arguments") or ""
+
+
+def _detailed(told: dict[str, Any]) -> str:
+    """Return OpenRouter's second copy of the reasoning."""
+    details = [one for one in told.get("reasoning_details") or [] if one.get("type") == "reasoning.text"]
+    return "".join(one.get("text") or "" for one in details)
 
 
 Slots = dict[object, list[str]]
@@ -115,7 +128,7 @@ def _add_sdk(said: SecondReading, slots: Slots, told: Any) -> None:  # noqa: ANN
         return
     extra = told.model_extra or {}
     said.content += told.content or ""
-    said.reasoning += extra.get("reasoning") or extra.get("reasoning_content") or ""
+    said.reasoning += extra.get("reasoning") or extra.get("reasoning_content") or _detailed(extra)
     for position, call in enumerate(told.tool_calls or ()):
         index = getattr(call, "index", None)
         slot = slots.setdefault(position if index is None else index, ["", "", ""])

@@ -182,8 +182,8 @@ def _call(text: str) -> tuple[str, str] | None:
 
 
 def _reshaped(turns: Sequence[JsonObject], known: set[str]) -> Iterator[JsonObject]:
-    for number, turn in enumerate(turns):
-        role, text = role_in(turn, "from", ROLES), text_in(turn, "value")
+    read = [(role_in(turn, "from", ROLES), text_in(turn, "value")) for turn in turns]
+    for number, (role, text) in enumerate(read):
         if role == "call":
             call = _call(text)
             made = call_turn("", *call, number, known) if call else None

@@ -178,3 +178,11 @@ def test_llamafactory_shape_says_the_same_as_glaives_own() -> None:
 
     assert [FUNCTION] == [tool["function"] for tool in made[1].tools]
     assert own[:3] == [dict(message) for message in made[3].messages]
+
+
+def test_a_turn_of_another_shape_behind_a_bad_call_is_told() -> None:
+    """The row was taken up to the call, and then blamed on this program."""
+    calls = {"from": "function_call", "value": '{"name": "bake", "arguments": {"loaves": 2, {"x": 1}}'}
+    turns = [{"from": "human", "value": "Bake."}, calls, {"from": "gpt"}]
+
+    assert reason("B1-llamafactory", {"conversations": turns, "tools": "[]"}) is Reject.WRONG_SHAPE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,105 +9,13 @@ from typing import Any
 import pytest
 
 from harness.fixtures.dataset_rows import FILE, LINE
+from harness.fixtures.published_rows import CALL, ROWS, SPOKEN
 from pipeline.datasets.adapters.sharegpt import joined_chunks
 from pipeline.datasets.blocks import RowsBlock, rows_of
 from pipeline.datasets.fidelity.compare import compare, compare_raw, differences
 from pipeline.datasets.registry import DATASETS, Turns
 from pipeline.datasets.rows import Raw, Rejected
 from pipeline.records import JsonObject, Prompt
-
-OFFER = "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
-BAKE = {"name": "bake", "description": "Bakes.", "parameters": {"type": "object"}}
-CALLED = """<functioncall> {"name": "bake", "arguments": '{"loaves":  2}'} <|endoftext|>"""
-FOOTER = "*This conversation is shared from [**ChatHub**](https://chathub.gg)*"
-CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"x":1}'}}
-CHAT = [("user", " Why?\t"), ("assistant", "<b>So</b>. "), ("user", "1 / 2\nAnd\r\n?\n"), ("assistant", "Thus.")]
-TOLD: list[Any] = [{"role": role, "content": text} for role, text in CHAT]
-SPOKEN: list[Any] = [{"from": {"user": "human", "assistant": "gpt"}[role], "value": text} for role, text in CHAT]
-ROWS: list[tuple[str, dict[str, Any], list[str]]] = [
-    (
-        "B1",
-        {
-            "system": OFFER + json.dumps(BAKE, indent=4) + "\n\n" + json.dumps(BAKE) + "\n",
-            "chat": "USER: Two, \n please. \n\n\nASSISTANT: At once.\n"
-            f"{CALLED}\n\n\nFUNCTION RESPONSE: {{}} \n\n\nASSISTANT: Done.\n\n1. Yes <|endoftext|>"
-            "\n\n\nUSER: More?\n\n\n",
-        },
-        ["tool_twice", "decoded"],
-    ),
-    (
-        "B1",
-        {"system": "SYSTEM: No functions.\n\n", "chat": "USER: a\n\nUSER: a\n\nUSER: b\n\nASSISTANT: c"},
-        ["decoded", "repeat", "after_question"],
-    ),
-    (
-        "B1-llamafactory",
-        {
-            "conversations": [
-                {"from": "human", "value": "Two. "},
-                {"from": "function_call", "value": '{"name": "bake", "arguments": {"loaves":2}}'},
-                {"from": "observation", "value": " {}"},
-                {"from": "gpt", "value": "Done."},
-                {"from": "human", "value": "More."},
-            ],
-            "tools": json.dumps([BAKE]),
-        },
-        [],
-    ),
-    ("B2", {"id": "a", "input": " Sort\r\nit. ", "output": "x"}, []),
-    ("B3", {"problem": "Sort it.\n", "solution": "x"}, []),
-    ("B3", {"instruction": "\tSort it."}, []),
-    ("B4", {"messages": [{"role": "system", "content": "detailed thinking on"}, *TOLD]}, ["system", "after_question"]),
-    ("B4", {"messages": [{"role": "system", "content": "detailed thinking on!"}, *TOLD]}, ["after_question"]),
-    (
-        "B5",
-        {"system": "<|begin_of_thought|>", "conversations": [{"from": "user", "value": "Why? "}]},
-        ["system"],
-    ),
-    ("B5", {"conversations": SPOKEN}, ["after_question"]),
-    ("B6", {"messages": TOLD, "prompt_id": "p"}, ["after_question"]),
-    (
-        "B7",
-        {"conversations": [{"from": "system", "value": FOOTER}, SPOKEN[0], *SPOKEN]},
-        ["system", "repeat", "after_question"],
-    ),
-    (
-        "B8",
-        {
-            "trajectory": [
-                {"role": "system", "system_prompt": "COMMANDS:", "text": None},
-                {"role": "user", "system_prompt": None, "text": "Fix \x1b[31mit\x1b[0m.\x00"},
-                {"role": "ai", "system_prompt": None, "text": "```\nls\n```"},
-                {"role": "user", "system_prompt": None, "text": "a\n"},
-            ]
-        },
-        [],
-    ),
-    (
-        "B8",
-        {
-            "messages": json.dumps(
-                [
-                    {"role": "user", "content": [{"type": "text", "text": "Fix it. "}]},
-                    {"role": "assistant", "content": None, "tool_calls": [CALL], "thought": "t"},
-                    {"role": "tool", "content": [{"type": "text", "text": "a\x00"}], "tool_call_ids": ["c1"]},
-                ]
-            ),
-            "traj_id": "t",
-        },
-        [],
-    ),
-    (
-        "messages",
-        {
-            "messages": [{"role": "user", "content": "a ", "name": None}, {"role": "assistant", "content": "b"}],
-            "functions": [BAKE],
-            "tools": None,
-            "thinking": False,
-        },
-        [],
-    ),
-]  # fmt: skip
 
 
 def asked(dataset: str, row: JsonObject) -> list[Prompt]:
