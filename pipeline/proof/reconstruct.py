@@ -149,11 +149,17 @@ def require_no_loop(row: TokenRow) -> None:
 def prove_prompt(answer: Answer, rendered_ids: Ids) -> tuple[Ids, Evidence]:
     """Return the prompt ids as served, and their evidence.
 
-    They equal the ids that were returned; or, with the route's prefix, they are as many as were counted.
+    They equal the ids that were returned; or, with the route's prefix, they are as many as were counted. Returned ids
+    beside another count are a contradiction, unless the route is not proven to count ids.
     """
-    returned = answer.completion.prompt_ids
+    returned, usage = answer.completion.prompt_ids, answer.completion.usage
     if returned is not None:
         require_same_prompt(rendered_ids, returned)
+        counted = usage.prompt_tokens if usage else None
+        is_native = answer.fingerprint is None or answer.proven(TraitName.COUNT_NATIVE) is True
+        if is_native and counted not in (None, len(returned)):
+            message = f"{len(returned)} prompt ids were returned and {counted} counted"
+            raise RefusedError(Reason.PROMPT_MISMATCH, message, field="usage.prompt_tokens")
         return returned, Evidence.ENGINE_IDS
     if (found := special_text(answer.fmt, answer.prompt)) is not None:
         raise RefusedError.of(found)
@@ -161,7 +167,6 @@ def prove_prompt(answer: Answer, rendered_ids: Ids) -> tuple[Ids, Evidence]:
         if (at := first_changed(text)) is not None:
             raise changed_character(text, at, place)
     ids = prompt_prefix(answer) + rendered_ids
-    usage = answer.completion.usage
     if usage is None or usage.prompt_tokens is None:
         raise RefusedError(Reason.USAGE_MISSING, "usage.prompt_tokens is absent", field="usage.prompt_tokens")
     if usage.prompt_tokens != len(ids):

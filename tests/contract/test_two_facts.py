@@ -49,6 +49,17 @@ def test_a_prompt_whose_ids_came_back_is_known_by_them() -> None:
     assert (Evidence.ENGINE_IDS, Evidence.ENGINE_IDS) == (row.evidence, row.prompt_evidence)
 
 
+@pytest.mark.parametrize("off", [-1, 1])
+def test_prompt_ids_beside_another_count_are_refused(off: int) -> None:
+    served, ids = tiny().render(PROMPT), (*tiny().tokenizer.encode("Hello"), tiny().end_id)
+    usage = Usage(len(served) + off, len(ids))
+    given = Completion(None, "Hello", finish_reason="stop", token_ids=ids, prompt_ids=served, usage=usage)
+    found = reconstruct(PROMPT, given, tiny(), None)
+
+    assert isinstance(found, Refusal)
+    assert (Reason.PROMPT_MISMATCH, "usage.prompt_tokens") == (found.reason, found.field)
+
+
 @pytest.mark.parametrize("text, times", [(" the", 400), ("I should look again.\n\n", 80), ("a b c d e\n", 60)])
 @pytest.mark.parametrize("lead", ["", "It is "])
 def test_an_answer_cut_in_a_loop_is_refused_as_looping(text: str, times: int, lead: str) -> None:

@@ -134,7 +134,9 @@ class Campaign:
 
     def write(self) -> None:
         """Write the state file, if there is one."""
-        state = {"seed": self.seed, "sections": [asdict(one) for one in self.sections.values()]}
+        # `asdict` makes a Counter anew of its items, and counts those.
+        sections = [{**asdict(one), "outcomes": dict(one.outcomes)} for one in self.sections.values()]
+        state = {"seed": self.seed, "sections": sections}
 
         def fill(file: BinaryIO) -> None:
             file.write(json.dumps(state, indent=1).encode())

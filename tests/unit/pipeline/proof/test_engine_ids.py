@@ -90,6 +90,13 @@ def test_uncounted_control_tokens_are_added_to_the_count() -> None:
     assert Reason.IDS_CONTRADICT is reason(reconstruct(PROMPT, told, FORMAT, None))
 
 
+def test_a_prompt_count_that_is_no_count_of_ids_says_nothing() -> None:
+    told = answer(token_ids=WHOLE, prompt_ids=PROMPT_IDS, usage=counts(len(WHOLE), len(PROMPT_IDS) + 1))
+
+    assert isinstance(of(told, route({TraitName.COUNT_NATIVE: False})), TokenRow)
+    assert Reason.PROMPT_MISMATCH is reason(of(told))
+
+
 def test_parsed_calls_need_a_count_that_all_ids_came() -> None:
     """Where no count says that all ids came parsed calls are refused."""
     calls = (ToolCall("functions.f:0", "f", "{}"),)
