@@ -52,7 +52,8 @@ def read(raw: bytes) -> SecondReading:
             said.error = said.error or bool(choice.get("error"))
             said.finish = choice.get("finish_reason") or said.finish
             _add(said, choice.get("message") or choice.get("delta") or {}, indexed=not choice.get("message"))
-    said.calls = tuple((one[0], one[1], one[2]) for one in said._slots.values())  # noqa: SLF001 - its own module
+    ordered = sorted(said._slots.items(), key=lambda one: one[0] if isinstance(one[0], int) else 0)  # noqa: SLF001
+    said.calls = tuple((one[0], one[1], one[2]) for _, one in ordered)
     return said
 
 

@@ -23,7 +23,7 @@ from harness.measures.fuzz.mutants import Material, Node, edit, edit_stream, joi
 from harness.measures.second_readings import read
 from harness.views.roundtrip import shown_of
 from pipeline.cli.reconstruct import dumped, rebuilt
-from pipeline.records import Reason
+from pipeline.records import Evidence, Reason
 
 KINDS = ("golden", "golden", "golden", "family", "family", "cassette", "recorded")
 """What is mutated how often."""
@@ -124,14 +124,16 @@ def wrong(one: SeedAnswer, made: Mutant, result: Mapping[str, Any]) -> str:
         return f"accepted, and a plain reading ends in {error!r}"
     shown = shown_of(ids, one.prompt, one.trip, one.fmt)
     calls = [(call.id, call.name, call.arguments) for call in shown.tool_calls]
-    invented = one.trip.profile.tool_ids == "invented"
+    # How a provider names a call is its own matter where ids are given.
+    unnamed = one.trip.profile.tool_ids == "invented" or result["evidence"] in (Evidence.ENGINE_IDS, Evidence.LOGPROBS)
+    recounted = one.trip.stream and one.trip.profile.recounts_stream
     spaced = _whole if one.trip.keeps_text else _unspaced
     facts = {
         "prompt": (len(prompt_ids), _or(said.usage[0], len(prompt_ids))),
         "reasoning": (spaced(shown.reasoning or ""), spaced(said.reasoning)),
         "content": (spaced(shown.content or ""), spaced(said.content)),
-        "calls": ([call[invented:] for call in calls], [call[invented:] for call in said.calls]),
-        "count": (shown.completion_tokens, _or(said.usage[1], shown.completion_tokens)),
+        "calls": ([call[unnamed:] for call in calls], [call[unnamed:] for call in said.calls]),
+        "count": (0, 0) if recounted else (shown.completion_tokens, _or(said.usage[1], shown.completion_tokens)),
         "cut": (shown.finish_reason == "length", said.finish == "length"),
         "error": (False, said.error),
         "done": (one.stream, said.done),

@@ -133,7 +133,7 @@ def _objects(text: str) -> list[JsonObject]:
 
 def _turns(chat: str, known: set[str]) -> Iterator[JsonObject]:
     heads = list((HEAD if "ASSISTANT: " in chat else SHORT_HEAD).finditer(chat))
-    if not heads or heads[0].start() > 0:
+    if not heads or heads[0].start(2) > 0:
         raise RejectedError(Reject.NO_TURNS, "chat begins with no turn" if chat.strip() else "chat is empty")
     separator = min([SEPARATOR, *(one.group(1) for one in heads[1:])])
     ends = [one.start(2) for one in heads[1:]] + [len(chat)]

@@ -153,6 +153,7 @@ def test_every_answer_of_glaive_rows_with_calls_is_drawn_by_some() -> None:
         ({"system": NO_OFFER, "chat": "USER: a <|endoftext|> b"}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": ""}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": "Hello"}, Reject.NO_TURNS),
+        ({"system": NO_OFFER, "chat": "\n\nUSER: a\n\nASSISTANT: b"}, Reject.NO_TURNS),
         ({"system": NO_OFFER, "chat": "USER: \n\nASSISTANT: a"}, Reject.EMPTY_PROMPT),
         ({"system": None, "chat": "USER: a"}, Reject.WRONG_SHAPE),
     ],
