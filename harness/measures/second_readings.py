@@ -51,7 +51,8 @@ def read(raw: bytes) -> SecondReading:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
             said.finish = choice.get("finish_reason") or said.finish
-            _add(said, choice.get("message") or choice.get("delta") or {}, indexed=not choice.get("message"))
+            delta = choice.get("delta")
+            _add(said, delta or choice.get("message") or {}, indexed=bool(delta))
     ordered = sorted(said._slots.items(), key=lambda one: one[0] if isinstance(one[0], int) else 0)  # noqa: SLF001
     said.calls = tuple((one[0], one[1], one[2]) for _, one in ordered)
     return said
@@ -86,7 +87,8 @@ def _add(said: SecondReading, told: dict[str, Any], *, indexed: bool) -> None:
     said.content += told.get("content") or ""
     said.reasoning += told.get("reasoning") or told.get("reasoning_content") or _detailed(told)
     for position, call in enumerate(told.get("tool_calls") or []):
-        index = call.get("index", position) if indexed else position
+        index = call.get("index") if indexed else None
+        index = position if index is None else index
         slot = said._slots.setdefault(index, ["", "", ""])  # noqa: SLF001 - its own module
         function = call.get("function") or {}
         slot[0] = slot[0] or call.get("id") or ""
@@ -96,8 +98,9 @@ def _add(said: SecondReading, told: dict[str, Any], *, indexed: bool) -> None:
 
 def _detailed(told: dict[str, Any]) -> str:
     """Return OpenRouter's second copy of the reasoning."""
-    details = [one for one in told.get("reasoning_details") or [] if one.get("type") == "reasoning.text"]
-    return "".join(one.get("text") or "" for one in details)
+    details = told.get("reasoning_details")
+    texts = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
+    return "".join(one.get("text") or "" for one in texts if one.get("type") == "reasoning.text")
 
 
 Slots = dict[object, list[str]]

@@ -138,7 +138,7 @@ def _value(rng: Random, node: Node, key: Any, material: Material) -> None:  # no
     elif isinstance(value, bool) or value is None:
         node[key] = not value
     elif isinstance(value, int | float):
-        node[key] = rng.choice((value + 1, value - 1, -value, float(value), str(value), rng.choice(NUMBERS)))
+        node[key] = rng.choice((value + 1, value - 1, -value, f"{RAW}{value}.0", str(value), rng.choice(NUMBERS)))
     elif isinstance(value, list):
         node[key] = rng.choice((value[:-1], value[1:], value + value[:1], value * 2, {"0": value}, value[::-1]))
     else:

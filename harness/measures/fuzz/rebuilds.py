@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from random import Random
 from typing import Any
 
@@ -123,16 +123,18 @@ def wrong(one: SeedAnswer, made: Mutant, result: Mapping[str, Any]) -> str:
     except Exception as error:  # noqa: BLE001 — whatever it is, the plain reading finds no answer here
         return f"accepted, and a plain reading ends in {error!r}"
     shown = shown_of(ids, one.prompt, one.trip, one.fmt)
-    calls = [(call.id, call.name, call.arguments) for call in shown.tool_calls]
-    # How a provider names a call is its own matter where ids are given.
-    unnamed = one.trip.profile.tool_ids == "invented" or result["evidence"] in (Evidence.ENGINE_IDS, Evidence.LOGPROBS)
-    recounted = one.trip.stream and one.trip.profile.recounts_stream
+    given = result["evidence"] in (Evidence.ENGINE_IDS, Evidence.LOGPROBS)
     spaced = _whole if one.trip.keeps_text else _unspaced
-    facts = {
+    content, came = spaced(shown.content or ""), spaced(said.content)
+    if given and _is_left_out(content, came, [spaced(marker) for marker in one.fmt.tool_markers()]):
+        came = content
+    recounted = one.trip.stream and one.trip.profile.recounts_stream
+    unnamed = given or one.trip.profile.tool_ids == "invented"
+    facts: dict[str, tuple[object, object]] = {
         "prompt": (len(prompt_ids), _or(said.usage[0], len(prompt_ids))),
         "reasoning": (spaced(shown.reasoning or ""), spaced(said.reasoning)),
-        "content": (spaced(shown.content or ""), spaced(said.content)),
-        "calls": ([call[unnamed:] for call in calls], [call[unnamed:] for call in said.calls]),
+        "content": (content, came),
+        "calls": (_calls(map(astuple, shown.tool_calls), unnamed=unnamed), _calls(said.calls, unnamed=unnamed)),
         "count": (0, 0) if recounted else (shown.completion_tokens, _or(said.usage[1], shown.completion_tokens)),
         "cut": (shown.finish_reason == "length", said.finish == "length"),
         "error": (False, said.error),
@@ -141,9 +143,32 @@ def wrong(one: SeedAnswer, made: Mutant, result: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: ids say {ours!r}, it says {its!r}" for name, (ours, its) in facts.items() if ours != its)
 
 
+def _is_left_out(content: str, came: str, markers: Sequence[str]) -> bool:
+    """Return whether a content whose ids are given lacks just what parsers hold back.
+
+    From a tool marker on, or a part of one.
+    """
+    rest = content.removeprefix(came) if content.startswith(came) else ""
+    return any(rest.startswith(marker) or marker.startswith(rest) for marker in markers)
+
+
+def _calls(calls: Iterable[Sequence[str]], *, unnamed: bool) -> list[tuple[str, ...]]:
+    """Return calls to compare; where ids are given their names are a provider's own, and arguments are JSON."""
+    if not unnamed:
+        return [tuple(call) for call in calls]
+    return [(name, _canonical(arguments)) for _, name, arguments in calls]
+
+
+def _canonical(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _or(value: object, default: int) -> object:
     """Return a count; what is none says nothing."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else default
 
 
 def _whole(text: str) -> str:

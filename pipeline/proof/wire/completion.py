@@ -180,7 +180,7 @@ class Calls:
         index = position if index is None else index
         if not isinstance(index, int) or isinstance(index, bool):
             raise _inconsistent(f"a tool call's index is {index!r}", "tool_calls")
-        function = as_object(fragment.get("function") or {}, "function")
+        function = as_object({} if (given := fragment.get("function")) is None else given, "function")
         identity, name = as_text(fragment, "id"), as_text(function, "name")
         call = self._call(index, identity, name)
         call.id = call.id or identity or ""
@@ -293,7 +293,8 @@ class _Stream:
             self.stopped_by = stop
         self.returned.add_choice(choice)
         self.logprobs.extend(logprobs_of(choice.get("logprobs")) or ())
-        self._add_delta(as_object(choice.get("delta") or {}, "delta"), finished=finished)
+        delta = choice.get("delta")
+        self._add_delta(as_object({} if delta is None else delta, "delta"), finished=finished)
         if (message := choice.get("message")) is not None:
             self._require_said(as_object(message, "message"))
 

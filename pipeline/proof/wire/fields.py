@@ -177,6 +177,6 @@ def _token_logprob(entry: JsonObject) -> TokenLogprob:
     raw = entry.get("bytes")
     data: bytes | None = None
     if isinstance(raw, list):
-        values = [byte for byte in raw if isinstance(byte, int) and 0 <= byte <= BYTE]
+        values = [byte for byte in raw if type(byte) is int and 0 <= byte <= BYTE]
         data = bytes(values) if len(values) == len(raw) else None
     return TokenLogprob(as_text(entry, "token") or "", data, _number(entry.get("logprob")))

@@ -107,6 +107,15 @@ def test_parsed_calls_need_a_count_that_all_ids_came() -> None:
     assert Reason.COUNT_NOT_NATIVE is reason(of(told, route({TraitName.COUNT_NATIVE: False})))
 
 
+@pytest.mark.parametrize("content, expected", [(None, None), ("\ufffd", Reason.IDS_CONTRADICT)])
+def test_a_cut_loses_half_a_character_and_gains_none(content: str | None, expected: Reason | None) -> None:
+    """Found by the fuzz: ids that end in the reasoning say nothing of a content."""
+    cut = {"finish_reason": "length", "native_finish_reason": "length", "usage": counts(len(REASONING))}
+    row = of(answer(**cut, content=content, token_ids=REASONING, prompt_ids=PROMPT_IDS))
+
+    assert expected is (row.reason if isinstance(row, Refusal) else None)
+
+
 def listed(*tokens: int) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob("", FORMAT.tokenizer.token_bytes(token)) for token in tokens)
 

@@ -203,6 +203,25 @@ def test_chunks_that_contradict_each_other_are_refused(raw: str) -> None:
     assert Reason.STREAM_INCONSISTENT is refusal(raw)
 
 
+@pytest.mark.parametrize("value", [0, False, "", [], 1e-9])
+def test_a_delta_or_a_function_of_another_type_is_no_absence(value: object) -> None:
+    """Found by the fuzz: `"delta": 1e-400` is 0, and was read as a chunk that says nothing."""
+    choice = {"index": 0, "delta": value, "finish_reason": None}
+    raw = chunk({"content": "a"}) + chunk(choices=[choice]) + FINISH + DONE
+    fragment = {"index": 0, "id": "functions.f:0", "function": value}
+
+    assert Reason.MALFORMED_INPUT is refusal(raw)
+    assert Reason.MALFORMED_INPUT is refusal(chunk({"tool_calls": [fragment]}) + FINISH + DONE)
+
+
+def test_a_boolean_is_no_byte_of_a_token() -> None:
+    whole = body()
+    whole["choices"][0]["logprobs"] = {"content": [{"token": "a", "bytes": [97, True], "logprob": 0.0}]}
+    (entry,) = completion_of_body(whole).logprobs or ()
+
+    assert entry.data is None
+
+
 def test_two_equal_finish_chunks_are_one() -> None:
     assert "a" == completion_of_sse(chunk({"content": "a"}) + FINISH + FINISH + DONE).content
 
