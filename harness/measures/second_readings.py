@@ -51,8 +51,9 @@ def read(raw: bytes) -> SecondReading:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
             said.finish = choice.get("finish_reason") or said.finish
-            delta = choice.get("delta")
-            _add(said, delta or choice.get("message") or {}, indexed=bool(delta))
+            delta, message = choice.get("delta"), choice.get("message")
+            told = delta if isinstance(delta, dict) and (delta or not message) else message
+            _add(said, told if isinstance(told, dict) else {}, indexed=told is delta)
     ordered = sorted(said._slots.items(), key=lambda one: one[0] if isinstance(one[0], int) else 0)  # noqa: SLF001
     said.calls = tuple((one[0], one[1], one[2]) for _, one in ordered)
     return said

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from pipeline.drafter.model.config import DrafterConfig
+from pipeline.drafter.model.config import DrafterConfig, indivisible
+from pipeline.drafter.target.contradictions import ROTARY
 from pipeline.drafter.target.layers import read_aux_ids, require_layers, written_aux_ids
 from pipeline.records import Json
 
@@ -103,7 +104,7 @@ def read_config(
     if (epsilon := _finite(document.get("rms_norm_eps"))) is None:
         found = _quoted(document.get("rms_norm_eps"))
         raise ServingConfigError(f"rms_norm_eps is {found}: a finite number above 0 belongs there")
-    return DrafterConfig(
+    read = DrafterConfig(
         **sizes,
         rms_norm_eps=epsilon,
         rope_theta=_rope_theta(document),
@@ -114,6 +115,9 @@ def read_config(
         eos_token_id=_token(document, "eos_token_id"),
         pad_token_id=_token(document, "pad_token_id"),
     )
+    if found := indivisible(read, own_head_dim=document.get("head_dim") is not None):
+        raise ServingConfigError(f"the drafter's {found}")
+    return read
 
 
 def require_plain(document: Mapping[str, Json]) -> None:
@@ -129,11 +133,17 @@ def require_plain(document: Mapping[str, Json]) -> None:
         raise ServingConfigError(f"the drafter has {found}; EAGLE-3 has one with silu")
     if (window := document.get("sliding_window")) is not None:
         raise ServingConfigError(f"sliding_window is {window!r}: here each token sees all before it, as null says")
+    _require_plain_rotary(document)
+
+
+def _require_plain_rotary(document: Mapping[str, Json]) -> None:
     places: list[Mapping[str, Json]] = [document]
-    for name in ("rope_scaling", "rope_parameters"):
+    for name in ROTARY:
         inner = document.get(name)
         if isinstance(inner, dict):
             places.append(inner)
+            if layers := [kind for kind, held in inner.items() if isinstance(held, dict)]:
+                raise ServingConfigError(f"{name} has settings for {', '.join(layers)}: a drafter has one layer")
         elif inner is not None:
             raise ServingConfigError(f"{name} is {inner!r}: null or an object belongs there")
     kinds = [place[key] for place in places[1:] for key in ("rope_type", "type") if key in place]
@@ -147,7 +157,16 @@ def require_plain(document: Mapping[str, Json]) -> None:
 
 
 def require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
-    """Raise ServingConfigError unless the drafter fits the target's sizes."""
+    """Raise ServingConfigError unless the drafter fits the target's sizes.
+
+    The longest position too: acceptance collapses past a shorter one, and SGLang's server stops at it.
+    """
+    longest = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and (own := document.get("max_position_embeddings")) not in (None, longest):
+        raise ServingConfigError(
+            f"the drafter's max_position_embeddings is {own} and the target's {longest}: a drafter is served up to the "
+            "target's. Write that into its config.json, if it was trained for as many"
+        )
     for name, number in {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}.items():
         if document.get(name) != number:
             raise ServingConfigError(
@@ -160,14 +179,17 @@ def require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
 
 
 def _rope_theta(document: Mapping[str, Json]) -> float:
-    """Return the rotary base; old and new form must agree."""
-    inner = document.get("rope_parameters")
-    found = [document.get("rope_theta"), inner.get("rope_theta") if isinstance(inner, dict) else None]
+    """Return the rotary base; all places that name one must agree.
+
+    transformers prefers `rope_scaling`, engines the top.
+    """
+    held = [inner for name in ROTARY if isinstance(inner := document.get(name), dict)]
+    found = [document.get("rope_theta"), *(inner["rope_theta"] for inner in held if "rope_theta" in inner)]
     bases = {_finite(one) for one in found if one is not None}
     if len(bases) != 1 or (base := bases.pop()) is None:
         values = ", ".join("nothing" if one is None else _quoted(one) for one in found)
         raise ServingConfigError(
-            f"rope_theta is {values}: one finite number above 0 belongs there, the same base in both forms"
+            f"rope_theta is {values}: one finite number above 0 belongs there, the same base in every place"
         )
     return base
 

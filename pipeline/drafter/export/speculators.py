@@ -41,6 +41,8 @@ AMBIGUOUS = ("norm_before_residual",)
 """The switch whose absence means True to vLLM and False to speculators."""
 OUR_LAYER, THEIR_LAYER = "midlayer.", "layers.0."
 VERIFIER = "verifier_"
+OWN_IN_BOTH = frozenset({"architectures", "model_type", "transformers_version", "dtype", "torch_dtype"})
+"""Keys that may differ between the whole and its layer."""
 
 
 class SpeculatorsFormatError(Exception):
@@ -153,10 +155,18 @@ def _config_from_speculators(document: Mapping[str, Json], target: TargetFacts) 
     if not isinstance(layer, dict) or layer.get("model_type") != "llama":
         kind = layer.get("model_type") if isinstance(layer, dict) else None
         raise SpeculatorsFormatError(f"its layer is of the family {kind!r}: only llama's is converted")
-    flat = {name: value for name, value in layer.items() if name != "model_type"}
-    whole = {
-        "max_position_embeddings": target.config.get_text_config().max_position_embeddings,
-        **flat,
+    twice = {
+        name: (document[name], own)
+        for name, own in layer.items()
+        if name not in OWN_IN_BOTH and own is not None and document.get(name) not in (None, own)
+    }
+    if twice:
+        told = ", ".join(f"{name} is {top!r} at the top and {own!r} in its layer" for name, (top, own) in twice.items())
+        raise SpeculatorsFormatError(f"its config contradicts itself: {told}")
+    if document.get("tie_word_embeddings"):
+        raise SpeculatorsFormatError("tie_word_embeddings is on: the head of a drafter is its own")
+    whole: dict[str, Json] = {
+        **{name: value for name, value in layer.items() if name != "model_type"},
         "architectures": [ARCHITECTURE],
         "draft_vocab_size": document.get("draft_vocab_size"),
         "target_hidden_size": document.get("target_hidden_size"),

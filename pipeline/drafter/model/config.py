@@ -56,32 +56,71 @@ def drafter_config(config: Any, *, draft_vocab_size: int, layers: Sequence[int])
 
     `config` is the text model's Hugging Face configuration. The rotary base is the target's and is written into the
     drafter's own config.json, since it is trained with it. Raises DrafterConfigError where the draft vocabulary is
-    larger than the target's.
+    larger than the target's, where the target lacks a size or has no one rotary base, and for heads that do not divide.
     """
-    if not 0 < draft_vocab_size <= config.vocab_size:
-        wanted = f"draft vocabulary of {draft_vocab_size} tokens, the target's has {config.vocab_size}"
+    vocabulary, hidden, heads = (_size(config, name) for name in ("vocab_size", "hidden_size", "num_attention_heads"))
+    if not 0 < draft_vocab_size <= vocabulary:
+        wanted = f"draft vocabulary of {draft_vocab_size} tokens, the target's has {vocabulary}"
         raise DrafterConfigError(f"{wanted}. Give --draft-vocabulary between 1 and that")
     low, mid, high = layers
-    heads = int(config.num_attention_heads)
     end = config.eos_token_id
-    rotary = getattr(config, "rope_parameters", None) or {}
-    return DrafterConfig(
-        hidden_size=int(config.hidden_size),
-        intermediate_size=int(config.intermediate_size),
+    read = DrafterConfig(
+        hidden_size=hidden,
+        intermediate_size=_size(config, "intermediate_size"),
         num_attention_heads=heads,
         num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        head_dim=int(getattr(config, "head_dim", None) or hidden // heads),
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
-        rope_theta=float(rotary.get("rope_theta") or getattr(config, "rope_theta", None) or 10_000.0),
-        vocab_size=int(config.vocab_size),
+        rope_theta=_rotary_base(config),
+        vocab_size=vocabulary,
         draft_vocab_size=draft_vocab_size,
-        target_hidden_size=int(config.hidden_size),
-        max_position_embeddings=int(config.max_position_embeddings),
+        target_hidden_size=hidden,
+        max_position_embeddings=_size(config, "max_position_embeddings"),
         aux_layers=(low, mid, high),
         bos_token_id=config.bos_token_id,
         eos_token_id=end[0] if isinstance(end, list) else end,
         pad_token_id=config.pad_token_id,
     )
+    if found := indivisible(read, own_head_dim=bool(getattr(config, "head_dim", None))):
+        raise DrafterConfigError(f"the target's {found}")
+    return read
+
+
+def indivisible(config: DrafterConfig, *, own_head_dim: bool) -> str:
+    """Return which numbers of a layer do not divide, or "".
+
+    The width need not be that of all heads, unless theirs is taken from it (`own_head_dim` false).
+    """
+    heads, shared, width = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
+    if heads % shared:
+        return f"num_attention_heads is {heads} and num_key_value_heads {shared}: the one must divide the other"
+    if not own_head_dim and width % heads:
+        return f"hidden_size is {width} and num_attention_heads {heads}: without a head_dim they must divide"
+    if config.head_dim % 2:
+        return f"head_dim is {config.head_dim}: a rotary embedding needs an even one"
+    return ""
+
+
+def _size(config: Any, name: str) -> int:  # noqa: ANN401 - transformers' configs are untyped here
+    value = getattr(config, name, None)
+    if type(value) is not int or value < 1:
+        raise DrafterConfigError(f"the target's {name} is {value!r}: a drafter of its size needs a whole number there")
+    return value
+
+
+def _rotary_base(config: Any) -> float:  # noqa: ANN401 - transformers' configs are untyped here
+    """Return the one rotary base that all of the target's layers have.
+
+    As transformers runs it. Raises DrafterConfigError where there is none, or one for each type of layers.
+    """
+    rotary = getattr(config, "rope_parameters", None) or {}
+    by_layers = {kind: held.get("rope_theta") for kind, held in rotary.items() if isinstance(held, dict)}
+    found = by_layers or {"all layers": rotary.get("rope_theta", getattr(config, "rope_theta", None))}
+    bases = {float(base) for base in found.values() if base is not None}
+    if len(bases) != 1:
+        told = ", ".join(f"{base} for {kind}" for kind, base in found.items())
+        raise DrafterConfigError(f"the target's rope_theta is {told}: a drafter has one layer, with one rotary base")
+    return bases.pop()
 
 
 class VocabularyError(Exception):

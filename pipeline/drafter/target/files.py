@@ -1,7 +1,8 @@
 """A target's directory: config, hashes, embedding and head.
 
-Guarantees: only local files are read and the model is not run; the head of a tied model is its embedding. Refuses rows
-in another vocabulary than the target's, with ids that it lacks, or longer than its context.
+Guarantees: only local files are read and the model is not run; the head of a tied model is its embedding. Refuses a
+config that contradicts itself or the weights, and rows in another vocabulary than the target's, with ids that it lacks,
+or longer than its context.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from pipeline.base.files import weights_sha256
 from pipeline.base.json_lines import canonical, strict_object
 from pipeline.drafter.rows import TrainingRows
+from pipeline.drafter.target.contradictions import contradictions
 from pipeline.records import RefusedError
 
 INDEX = "model.safetensors.index.json"
@@ -69,6 +71,10 @@ def target_facts(directory: Path) -> TargetFacts:
         document = strict_object(path.read_bytes())
     except RefusedError as error:
         raise TargetError(f"{path} is none ({error.refusal.detail})") from error
+    if (found := next(contradictions(document), None)) is not None:
+        raise TargetError(
+            f"{path} contradicts itself: {found}. Write in both places what the weights were trained with"
+        )
     # The weights alone do not say how they are to be used: hash every key that may decide a number.
     deciding = {name: value for name, value in document.items() if name not in ABOUT_THE_FILE}
     return TargetFacts(directory, config, weights, hashlib.sha256(canonical(deciding)).hexdigest(), *sizes)
@@ -127,11 +133,22 @@ def read_embedding_and_head(directory: Path, dtype: torch.dtype = torch.float32)
     if embedding is None:
         raise TargetError(f"{directory} holds no embedding under a name that is known ({', '.join(EMBEDDINGS)})")
     head = _named(files, HEADS)
-    tied = bool(getattr(_config(directory).get_text_config(), "tie_word_embeddings", False))
+    text = _config(directory).get_text_config()
+    tied = bool(getattr(text, "tie_word_embeddings", False))
     if head is None and not tied:
         raise TargetError(f"{directory} holds no head ({', '.join(HEADS)}) and its config ties none to the embedding")
     first = _tensor(files[embedding], embedding, dtype)
-    return EmbeddingAndHead(first, first if head is None or tied else _tensor(files[head], head, dtype))
+    last = first if head is None else _tensor(files[head], head, dtype)
+    for name, tensor in {embedding: first, head: last}.items():
+        if (shape := tuple(tensor.shape)) != (wanted := (text.vocab_size, text.hidden_size)):
+            raise TargetError(f"{directory}: {name} is {shape}, and its config says {wanted} (vocabulary, hidden)")
+    if tied and head is not None and not torch.equal(first, last):
+        # transformers ties nothing then, with a warning; engines keep the embedding.
+        raise TargetError(
+            f"{directory}: its config ties the head to the embedding, and its weights hold another {head}. Say in the "
+            "config which holds: tie_word_embeddings false, or weights without that head"
+        )
+    return EmbeddingAndHead(first, first if tied else last)
 
 
 def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are untyped here

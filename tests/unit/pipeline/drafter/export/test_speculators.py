@@ -103,6 +103,47 @@ def test_more_layers_than_one_are_refused(tmp_path: Path, theirs: Path, target: 
         from_speculators(theirs, tmp_path / "back", target.facts, target.embedding)
 
 
+@pytest.mark.parametrize(
+    "layer, said",
+    [
+        ({"max_position_embeddings": 16}, "the drafter's max_position_embeddings is 16 and the target's 128"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is None: a whole number from 1"),
+        ({"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}}, r"rope_theta is 10000\.0, 500000\.0, 10000\.0"),
+        ({"rope_theta": None, "rope_parameters": None}, "rope_theta is nothing: one finite number above 0"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 2 and num_key_value_heads 3"),
+    ],
+)
+def test_a_layer_that_contradicts_itself_or_the_target_is_refused(
+    tmp_path: Path, theirs: Path, target: Target, layer: dict[str, Any], said: str
+) -> None:
+    document = json.loads((theirs / "config.json").read_bytes())
+    kept = document["transformer_layer_config"] | layer
+    document["transformer_layer_config"] = {name: value for name, value in kept.items() if value is not None}
+    (theirs / "config.json").write_text(json.dumps(document), "utf-8")
+
+    with pytest.raises(ServingConfigError, match=said):
+        from_speculators(theirs, tmp_path / "back", target.facts, target.embedding)
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"rope_theta": 5e5}, r"rope_theta is 500000\.0 at the top and 10000\.0 in its layer"),
+        ({"max_position_embeddings": 16}, "max_position_embeddings is 16 at the top and 128 in its layer"),
+        ({"vocab_size": 56}, "vocab_size is 56 at the top and 48 in its layer"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is True at the top and False in its layer"),
+    ],
+)
+def test_a_top_that_says_other_than_its_layer_is_refused(
+    tmp_path: Path, theirs: Path, target: Target, change: dict[str, Any], said: str
+) -> None:
+    document = json.loads((theirs / "config.json").read_bytes()) | change
+    (theirs / "config.json").write_text(json.dumps(document), "utf-8")
+
+    with pytest.raises(SpeculatorsFormatError, match=said):
+        from_speculators(theirs, tmp_path / "back", target.facts, target.embedding)
+
+
 def test_a_trained_embedding_is_refused(tmp_path: Path, theirs: Path, target: Target) -> None:
     tensors = load_file(theirs / "model.safetensors")
     save_file({**tensors, "embed_tokens.weight": tensors["embed_tokens.weight"] + 1}, theirs / "model.safetensors")

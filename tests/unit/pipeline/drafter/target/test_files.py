@@ -57,6 +57,23 @@ def test_a_config_of_a_wrong_type_is_refused(small: Path, tmp_path: Path) -> Non
         target_facts(edited(small, tmp_path, num_attention_heads="four"))
 
 
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (
+            {"rope_theta": 1e4, "rope_parameters": None, "rope_scaling": {"rope_type": "default", "rope_theta": 5e5}},
+            r"rope_theta is 10000\.0 at the top and 500000\.0 in rope_scaling",
+        ),
+        ({"rope_theta": 5e5}, r"rope_theta is 500000\.0 at the top and 10000\.0 in rope_parameters"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(
+    small: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TargetError, match=f"config.json contradicts itself: {said}"):
+        target_facts(edited(small, tmp_path, **change))
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_directory_without_a_model_is_refused(small: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes((small / name).read_bytes())
@@ -134,6 +151,51 @@ def test_the_head_of_a_tied_model_is_its_embedding() -> None:
 
     assert ends.head is ends.embedding
     assert ((1024, 128), torch.float32) == (tuple(ends.head.shape), ends.head.dtype)
+
+
+def test_a_tied_config_over_another_head_is_refused(small: Path, tmp_path: Path) -> None:
+    """Which one teaches? transformers takes the stored head then, and this took the embedding."""
+    with pytest.raises(
+        TargetError, match=r"ties the head to the embedding, and its weights hold another lm_head\.weight"
+    ):
+        read_embedding_and_head(edited(small, tmp_path, tie_word_embeddings=True))
+
+
+def test_a_tied_head_that_is_stored_twice_is_the_embedding(small: Path, tmp_path: Path) -> None:
+    weights = load_file(small / "model.safetensors")
+    edited(small, tmp_path, tie_word_embeddings=True)
+    same = {"lm_head.weight": weights["model.embed_tokens.weight"].clone()}
+    save_file(weights | same, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    ends = read_embedding_and_head(tmp_path)
+
+    assert ends.head is ends.embedding
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"vocab_size": 56}, r"embed_tokens.weight is \(48, 16\), and its config says \(56, 16\)"),
+        ({"hidden_size": 32}, r"embed_tokens.weight is \(48, 16\), and its config says \(48, 32\)"),
+    ],
+)
+def test_ends_of_other_sizes_than_the_configs_are_refused(
+    small: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TargetError, match=said):
+        read_embedding_and_head(edited(small, tmp_path, **change))
+
+
+def test_a_head_with_other_rows_than_the_embedding_is_refused(small: Path, tmp_path: Path) -> None:
+    weights = load_file(small / "model.safetensors")
+    edited(small, tmp_path)
+    save_file(
+        weights | {"lm_head.weight": weights["lm_head.weight"][:40].clone()},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+    with pytest.raises(TargetError, match=r"lm_head\.weight is \(40, 16\), and its config says \(48, 16\)"):
+        read_embedding_and_head(tmp_path)
 
 
 def test_weights_in_several_files_are_found_by_their_index(small: Path, tmp_path: Path) -> None:
