@@ -5,8 +5,8 @@ Keys, cookies, users, organisations, raw errors: the shapes and names of `pipeli
 Guarantees: only headers on a short list are kept, whatever their case. In bodies and addresses every secret that a rule
 knows is replaced by one mark, byte for byte elsewhere, in requests as in answers, also behind escapes and in JSON that
 an error's text quotes. Scrubbing twice changes nothing, so a scrubbed recording still matches its request. `secrets_in`
-scans again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces.
-What it finds is not saved.
+scans again and finds more than is replaced: a member of a secret's name within a model's own words, a secret in pieces,
+a key behind an encoding (`pipeline.base.secret_shapes`). What it finds is not saved.
 
 Order of reading: the entries (`scrub_headers`, `scrub_body`, `scrub_uri`, `secrets_in`) and their rules; `DecodedText`,
 a text with escapes undone whose characters know their places in the original; `joined`, which puts together the texts
@@ -23,6 +23,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipeline.base.redaction import FIELD, MARK, PATTERNS, QUERY_NAMES, RAW
+from pipeline.base.secret_shapes import encoded_shapes_in
 from pipeline.records import Json
 
 KEPT_REQUEST: Final = frozenset({"accept", "content-type", "x-openrouter-cache"})
@@ -122,7 +123,10 @@ def secrets_in(data: bytes, *, answer: bool = True, keys: frozenset[str] = froze
     """
     text = data.decode("latin-1")
     found = [*_found(text, answer=answer, keys=keys)]
-    found += [f"{what}, in pieces" for each in joined(text) for what in _found(each, answer=False, keys=keys)]
+    pieces = [*joined(text)]
+    found += [f"{what}, in pieces" for each in pieces for what in _found(each, answer=False, keys=keys)]
+    encoded = [what for each in (text, *pieces) for what in encoded_shapes_in(each, keys)]
+    found += [what for what in encoded if what.partition(",")[0] not in found]
     return list(dict.fromkeys(found))
 
 

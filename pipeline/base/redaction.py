@@ -1,22 +1,25 @@
 """Secrets taken out of what providers say.
 
 Two uses. `redact` shortens a provider's words for a message, a log, a report or a quarantine line: nothing with a
-secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`, and control characters are
-escaped.
-`Redaction` takes the one key in use out of an answer, which a provider may echo whole, without its prefix, or escaped.
+secret's shape or behind a secret's name is quoted, nor what upstream said behind `raw`, nor a word where a key stands
+behind an encoding, and control characters are escaped.
+`Redaction` takes the one key in use out of an answer, which a provider may echo whole, without its prefix, escaped, or
+as base64 or hex.
 
 Guarantees: a shape asks for a digit, a length or a prefix that prose does not have, and none matches the mark that
 takes its place; where a rule has the group `secret`, that part alone is replaced. Bytes that hold no part of the key
-come back unchanged; the key is removed wherever it stands in one piece, plain or with characters of it as JSON or a URL
-escapes them. A key in pieces, one in each delta, is not found. Beside that key, an answer is kept as it came.
+come back unchanged; the key is removed wherever it stands in one piece, plain, with characters of it as JSON or a URL
+escapes them, or encoded. A key in pieces, one in each delta, is not found. Beside that key, an answer is kept as it came.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from pipeline.base.decodings import decodings
 from pipeline.base.screen import escaped
 
 MARK: Final = "[SCRUBBED]"
@@ -41,19 +44,23 @@ QUERY_NAMES: Final = "|".join(
         "x-(?:amz|goog)-(?:signature|credential|security-token)",
     ]
 )
+_START: Final = r"(?:(?<![a-z0-9])|(?<=\\[bfnrt]))"
+"""Where a key begins: behind no letter or digit, but for those of an escape such as `\\n`."""
+_VENDORS: Final = "gsk_|xai-|pplx-|nvapi-|glpat-|npm_|pypi-|[rs]k_live_"
 _SCHEMES: Final = "basic|bearer|digest|negotiate|token|api-?key"
 
 PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(pattern, re.IGNORECASE)
     for name, pattern in {
-        "OpenRouter key": r"sk-or-[a-z0-9_-]{8,}",
-        "API key": r"(?<![a-z0-9])sk-(?=[a-z_-]*\d)[a-z0-9_-]{16,}",
-        "Hugging Face token": r"(?<![a-z0-9])hf_[a-z0-9]{16,}",
-        "GitHub token": r"(?<![a-z0-9])gh[pousr]_[a-z0-9]{20,}",
-        "AWS key": r"(?<![a-z0-9])(?:AKIA|ASIA)(?=[a-z]*\d)[a-z0-9]{16}(?![a-z0-9])",
-        "Google key": r"(?<![a-z0-9])AIza[a-z0-9_-]{35}",
-        "Slack token": r"(?<![a-z0-9])xox[abprs]-(?=[a-z-]*\d)[a-z0-9-]{10,}",
-        "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?",
+        "OpenRouter key": rf"sk-or-v\d-[a-z0-9_-]{{8,}}|{_START}sk-or-(?=[a-z_-]*\d)[a-z0-9_-]{{8,}}",
+        "API key": rf"{_START}sk-(?=[a-z_-]*\d)[a-z0-9_-]{{16,}}",
+        "Hugging Face token": rf"{_START}hf_[a-z0-9]{{16,}}",
+        "GitHub token": rf"{_START}(?:gh[pousr]_[a-z0-9]{{20,}}|github_pat_[a-z0-9_]{{20,}})",
+        "AWS key": rf"{_START}(?:AKIA|ASIA)(?=[a-z]*\d)[a-z0-9]{{16}}(?![a-z0-9])",
+        "Google key": rf"{_START}(?:AIza[a-z0-9_-]{{35}}|GOCSPX-[a-z0-9_-]{{20,}})",
+        "Slack token": rf"{_START}(?:xox[abeoprs]|xapp)-(?=[a-z.-]*\d)[a-z0-9.-]{{10,}}",
+        "access token": rf"{_START}(?:{_VENDORS})(?=[a-z_-]*\d)[a-z0-9_-]{{20,}}",
+        "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----)?",
         "cookie": r"cookie[\"'\\]*\s*[:=]\s*[\[\"'\\]*[\w.-]+=(?P<secret>(?=[^\s;,\"'\\\[]*\d)[^\s;,\"'\\\[]{4,})",
         "credentials": (
             rf"authorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?P<secret>(?:{_SCHEMES})\s{{1,4}}[a-z0-9._~+/=:-]{{4,}})"
@@ -70,6 +77,20 @@ PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
     }.items()
 }
 """Shapes that are secrets wherever they stand."""
+
+ISSUED: Final[Mapping[str, tuple[str, ...]]] = {
+    "OpenRouter key": ("sk-or-",),
+    "API key": ("sk-",),
+    "Hugging Face token": ("hf_",),
+    "GitHub token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    "AWS key": ("AKIA", "ASIA"),
+    "Google key": ("AIza", "GOCSPX-"),
+    "Slack token": ("xox", "xapp-"),
+    "access token": ("gsk_", "xai-", "pplx-", "nvapi-", "glpat-", "npm_", "pypi-", "sk_live_", "rk_live_"),
+    "private key": ("PRIVATE KEY",),
+    "signed token": ("eyJ",),
+}
+"""The kinds that an issuer marks, and the marks in their own case."""
 
 FIELD: Final = re.compile(rf'(?<!\\)"(?:{SECRET_NAMES})"\s*:\s*(?=["\d\[-])', re.IGNORECASE)
 """JSON members that are secrets by name. Their value is text, a number or a list; in a schema it is an object."""
@@ -92,7 +113,18 @@ def redact(text: str, most: int) -> str:
         found = rule.sub(lambda member: f"{member[0].partition(':')[0]}: {MARK}", found)
     for rule in PATTERNS.values():
         found = rule.sub(_masked, found)
+    if any(True for decoded in decodings(found) for _ in issued_in(decoded)):
+        found = f"{MARK}, words that hold an encoded key"
     return escaped(found)[:most]
+
+
+def issued_in(text: str) -> Iterator[str]:
+    """Yield the kinds of keys in a text that an issuer marks."""
+    for kind, marks in ISSUED.items():
+        if any(mark in text for mark in marks):
+            found = PATTERNS[kind].finditer(text)
+            if any(mark in each[0] for each in found for mark in marks):
+                yield kind
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -108,10 +140,12 @@ class Redaction:
     def __init__(self, key: str | None) -> None:
         tails = {key[match.end() :] for match in re.finditer("[-_]", key)} if key else set()
         forms = sorted({form for form in {key or "", *tails} if len(form) >= SHORTEST}, key=len, reverse=True)
-        run = max(re.findall("[0-9A-Za-z]+", forms[-1]), key=len, default="") if forms else ""
-        # Nobody escapes letters and digits: without the longest run of them there is no key, and no pattern need run.
-        self._runs = tuple({each.encode() for each in (run, run.lower(), run.upper())}) if forms else ()
-        self._rule = re.compile("|".join(map(_escaped, forms)).encode(), re.IGNORECASE)
+        encoded = [*_encoded(forms[-1])] if forms else []
+        # Who escapes letters and digits escapes all of them: without one of these runs no pattern need run.
+        runs = [max(re.findall("[0-9A-Za-z]+", form), key=len, default="") for form in [*forms[-1:], *encoded]]
+        runs += [f"{sign}{ord(form[0]):02x}" for form in forms[-1:] for sign in ("u00", "%")]
+        self._runs = tuple({each.encode() for run in runs for each in (run, run.lower(), run.upper())})
+        self._rule = re.compile("|".join(map(_escaped, [*forms, *encoded])).encode(), re.IGNORECASE)
 
     def of(self, raw: bytes) -> bytes:
         """Return the bytes without the key."""
@@ -126,6 +160,18 @@ class Redaction:
     def of_header(self, text: str | None) -> str | None:
         """Return a header's value without the key."""
         return None if text is None else self.of_text(text)
+
+
+def _encoded(form: str) -> Iterator[str]:
+    """Yield a form as hex and as base64.
+
+    At each of its three places in a longer text, without the characters that hold bits of what stands beside it.
+    """
+    yield form.encode().hex()
+    for before, cut in enumerate((0, 2, 3)):
+        data = b"\0" * before + form.encode()
+        stop = -1 if len(data) % 3 else None
+        yield base64.b64encode(data).decode().rstrip("=")[cut:stop]
 
 
 def _escaped(form: str) -> str:

@@ -65,6 +65,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     add("--prompts", type=Path, required=True, metavar="SOURCE", help="JSON lines of id, messages, tools?, thinking?")
     add("--dataset", metavar="NAME", help="--prompts holds its rows, as published or as `prepare` wrote them")
     add("--only-covered", action="store_true", help="set aside the rows that use what no contract covers")
+    add("--allow-secret-shapes", action="store_true", help="send prompts that hold what has the shape of a key, too")
     add("--route", required=True, help="emulator/PROVIDER, openrouter/PROVIDER, local, sglang or vllm")
     add(
         "--out",
@@ -232,6 +233,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         concurrency=args.concurrency,
         limit=args.limit,
         resend_unknown=args.resend_unknown,
+        allow_secret_shapes=args.allow_secret_shapes,
         privacy=Privacy(args.data_collection, enforce_distillable_text=args.distillable, zdr=args.zdr),
         caps=Caps(args.budget_tokens, args.budget_requests, day_pico, args.day_tokens, args.day_requests),
         patience=RetryPolicy(args.attempts),

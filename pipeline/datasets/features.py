@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pipeline.base.secret_shapes import secret_of
 from pipeline.datasets.tool_signs import Tool, kind_of, role_of, signs_of, texts_of
 from pipeline.records import JsonObject, Prompt, ToolMode
 
@@ -34,15 +35,16 @@ class Feature(StrEnum):
     TOOL_TRANSCRIPT = "tool_transcript"
     HISTORY_REASONING = "history_reasoning"
     SPECIAL_TEXT = "special_text"
+    SECRET_SHAPE = "secret_shape"
     IMAGE = "image"
     LONG = "long"
 
 
-ROW_BY_ROW = frozenset({Feature.SPECIAL_TEXT, Feature.IMAGE, Feature.LONG})
+ROW_BY_ROW = frozenset({Feature.SPECIAL_TEXT, Feature.SECRET_SHAPE, Feature.IMAGE, Feature.LONG})
 """Features that no contract covers, since generate judges such rows one by one.
 
-It renders no image, sends no text that spells a control token where served ids stay unknown, and nothing that is too
-long for the endpoint.
+It renders no image, sends no text that spells a control token where served ids stay unknown, nothing that has the shape
+of a key unless it may, and nothing that is too long for the endpoint.
 """
 
 
@@ -84,7 +86,9 @@ def findings_in(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature
 
 
 def shape_of(prompt: Prompt) -> Iterator[Finding]:
-    """Yield images and length, which no contract covers."""
+    """Yield keys, images and length, which no contract covers."""
+    if (secret := secret_of(prompt)) is not None:
+        yield Finding(Feature.SECRET_SHAPE, f"the shape of a key ({secret[0]})", secret[1])
     size = 0
     for index, message in enumerate(prompt.messages):
         size += sum(map(len, texts_of(message)))

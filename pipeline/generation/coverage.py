@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from pipeline.base.files import write_whole
 from pipeline.base.json_lines import canonical
+from pipeline.base.secret_shapes import secret_of
 from pipeline.datasets.adapters.messages import NAME as MESSAGES
 from pipeline.datasets.audit import Audit, Auditor, audit_of, defaults_of
 from pipeline.datasets.control_text import spelled_by
@@ -120,6 +121,17 @@ def uncovered(prompt: Prompt, plan: Plan) -> Refusal | None:
             why = f"no contract on {way_of(plan.route, plan.fmt.name)} covers {found.feature}: {found.what}"
             return Refusal(Reason.UNCOVERED, why, field=found.where or "dataset")
     return None
+
+
+def withheld(prompt: Prompt, plan: Plan) -> Refusal | None:
+    """Refuse a prompt that holds what has the shape of a key.
+
+    On routes of our own too, since its row would be trained on and passed on.
+    """
+    if plan.allow_secret_shapes or (secret := secret_of(prompt)) is None:
+        return None
+    why = f"it holds what has the shape of a key ({secret[0]}), and was not sent. Take that out, or send all such"
+    return Refusal(Reason.SECRET_SHAPE, f"{why} prompts with --allow-secret-shapes and another --out", field=secret[1])
 
 
 def keep_audit(folder: Path, cover: Cover) -> None:

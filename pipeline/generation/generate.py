@@ -257,7 +257,7 @@ def _take(run: Run, outcome: Outcome) -> None:
     """Write, count, log and judge an outcome."""
     prompt, answer, tally = outcome.row.prompt, outcome.answer, run.tally
     tally.asked += outcome.sent
-    tally.from_ledger += not outcome.sent and outcome.status is Status.ANSWERED
+    tally.from_ledger += not outcome.sent and outcome.status is Status.ANSWERED and outcome.request is not None
     tally.spent_pico = tally.spent_before + run.budget.used.pico
     row: TokenRow | Refusal | None = None
     if outcome.status is Status.UNKNOWN:

@@ -24,7 +24,7 @@ from pipeline.generation.ledger import LedgerAnswer, LedgerEntry, Request, State
 from pipeline.generation.ledger_schema import LedgerError
 from pipeline.generation.ledger_writer import LedgerWriter
 from pipeline.generation.outcome import BUDGET_SPENT, StopError
-from pipeline.records import Json
+from pipeline.records import Json, Refusal, RefusedError
 
 T = TypeVar("T")
 
@@ -75,17 +75,20 @@ class PaidClient:
         self._lost_in_a_row = 0
         self._closed = False
 
-    async def ask(self, request: Request, worst: Amount, judge: Judge | None = None) -> Reply:
+    async def ask(
+        self, request: Request, worst: Amount, judge: Judge | None = None, withheld: Refusal | None = None
+    ) -> Reply:
         """Return the answer from the ledger, or from the provider.
 
-        `judge` decides what an answer means for the request; the default judges it as a provider's. Raises StopError.
+        `judge` decides what an answer means for the request; the default judges it as a provider's. `withheld` is why
+        it must not be sent: what was answered before is used all the same. Raises StopError, RefusedError.
         """
         judge = judge or judged
-        entry = await self._claim(request, worst)
+        entry = await self._claim(request, worst, withheld)
         while entry.state is not State.RESERVED:
             if (reply := await self._found(entry, judge)) is not None:
                 return reply
-            entry = await self._claim(request, worst)
+            entry = await self._claim(request, worst, withheld)
         try:
             return await self._send(request, entry, worst, judge)
         finally:
@@ -96,11 +99,18 @@ class PaidClient:
         self._closed = True
         self._wake()
 
-    async def _claim(self, request: Request, worst: Amount) -> LedgerEntry:
+    async def _claim(self, request: Request, worst: Amount, withheld: Refusal | None) -> LedgerEntry:
         """Reserve the worst case.
 
-        Waits while it does not fit beside others in flight, whose worst cases may come back.
+        Waits while it does not fit beside others in flight, whose worst cases may come back. Raises RefusedError
+        instead of a reservation where the request is withheld.
         """
+
+        def hold() -> None:
+            if withheld is not None:
+                raise RefusedError.of(withheld)
+            self._budget.reserve(worst)
+
         while True:
             freed = self._freed
             if self._closed:
@@ -108,11 +118,7 @@ class PaidClient:
             self._require_disk_space(worst)
             try:
                 return await self._written(
-                    self._writer.do(
-                        lambda ledger: ledger.claim(
-                            request, lambda: self._budget.reserve(worst), resend_unknown=self._resend_unknown
-                        )
-                    )
+                    self._writer.do(lambda ledger: ledger.claim(request, hold, resend_unknown=self._resend_unknown))
                 )
             except BudgetError as error:
                 if not error.in_flight:

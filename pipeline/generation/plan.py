@@ -97,6 +97,7 @@ class Plan:
     concurrency: int = 16
     limit: int | None = None
     resend_unknown: bool = False
+    allow_secret_shapes: bool = False
     privacy: Privacy = field(default_factory=Privacy)
     caps: Caps = Caps()
     patience: RetryPolicy = RetryPolicy()
@@ -149,6 +150,8 @@ def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, pr
     named: dict[str, Json] = {"dataset": plan.dataset} if plan.dataset else {}
     if plan.cover is not None and plan.cover.left_out is not None:
         named["left_out"] = [*plan.cover.left_out]  # rows would be missing where a later session covers more
+    if plan.allow_secret_shapes:
+        named["secret_shapes"] = "sent"
     return {
         **named,
         "route": plan.route.name,

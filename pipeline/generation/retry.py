@@ -23,6 +23,7 @@ from pipeline.generation.ledger import Request
 from pipeline.generation.outcome import StopError
 from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.plan import RetryPolicy
+from pipeline.records import Refusal
 
 # A provider that turns away this many attempts in a row is down: three rows at six attempts each.
 MOST_TURNED_AWAY_IN_A_ROW = 18
@@ -38,16 +39,18 @@ class RetryingClient:
         self._retry = Retry(policy, lambda seconds: pause(seconds, self._closing), self._closing.is_set)
         self._given_up = 0
 
-    async def ask(self, request: Request, worst: Amount, judge: Judge | None = None) -> Reply:
+    async def ask(
+        self, request: Request, worst: Amount, judge: Judge | None = None, withheld: Refusal | None = None
+    ) -> Reply:
         """Return the last reply to a request.
 
-        `again` is still set where no attempt got an answer. Raises StopError.
+        `again` is still set where no attempt got an answer. Raises StopError, RefusedError where it is `withheld`.
         """
 
         async def attempt() -> Reply:
             entered = await self._limiter.enter()
             try:
-                reply = await self._client.ask(request, worst, judge)
+                reply = await self._client.ask(request, worst, judge, withheld)
             finally:
                 self._limiter.leave()
             if reply.again:

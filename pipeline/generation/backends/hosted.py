@@ -14,6 +14,7 @@ from decimal import Decimal
 from pipeline.base.money import pico
 from pipeline.generation.billing import completion_of
 from pipeline.generation.budget import Amount
+from pipeline.generation.coverage import withheld
 from pipeline.generation.engines.catalog import CatalogError, Endpoint, fetch_endpoint, fetch_key
 from pipeline.generation.engines.openrouter import KeyMissingError, NoAnswerError, OpenRouter, encode_body, open_client
 from pipeline.generation.engines.request import request_body
@@ -24,7 +25,7 @@ from pipeline.generation.plan import Plan, row_seed
 from pipeline.generation.retry import RetryingClient
 from pipeline.proof.locations import special_text
 from pipeline.proof.reconstruct import Expected
-from pipeline.records import Prompt, Reason, Refusal
+from pipeline.records import Prompt, Reason, Refusal, RefusedError
 
 RENDERED = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content")
 
@@ -69,7 +70,10 @@ class HostedBackend:
         if isinstance(made, Refusal):
             return Outcome(row, Status.ANSWERED, made, sent=False)
         request, worst = made
-        reply = await self._client.ask(request, worst)
+        try:
+            reply = await self._client.ask(request, worst, withheld=withheld(row.prompt, self._plan))
+        except RefusedError as error:
+            return Outcome(row, Status.ANSWERED, error.refusal, sent=False)
         if reply.again:
             return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
         entry, raw = reply.entry, reply.entry.answer

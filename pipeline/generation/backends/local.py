@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.generation.coverage import withheld
 from pipeline.generation.engines.output import complete
 from pipeline.generation.outcome import Outcome, Row, Status, StopError
 from pipeline.generation.plan import Plan, row_seed
@@ -45,7 +46,9 @@ class LocalBackend:
         self._plan = plan
 
     def refusal(self, row: Row) -> Refusal | None:
-        """Refuse a prompt that leaves no room for max_tokens."""
+        """Refuse a prompt that holds a key, or leaves no room for max_tokens."""
+        if (refusal := withheld(row.prompt, self._plan)) is not None:
+            return refusal
         wanted = len(row.prompt_ids) + self._plan.sampling.max_tokens
         if wanted <= self._engine.context:
             return None

@@ -30,6 +30,7 @@ from pipeline.generation.billing import (
     error_text,
 )
 from pipeline.generation.budget import Amount
+from pipeline.generation.coverage import withheld
 from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, complete
 from pipeline.generation.engines.server import (
@@ -96,7 +97,10 @@ class ServerBackend:
             judgement = judgement_of(answer, self._server.dialect, asked)
             return replace(judgement, refuses=f"row {row.prompt.id}: {judgement.refuses}")
 
-        reply = await self._client.ask(request, worst, judge)
+        try:
+            reply = await self._client.ask(request, worst, judge, withheld(row.prompt, self._plan))
+        except RefusedError as error:
+            return Outcome(row, Status.ANSWERED, error.refusal, sent=False)
         if reply.again:
             return Outcome(row, Status.AGAIN, request=request.identity, sent=reply.sent)
         if reply.entry.answer is None or reply.entry.state is State.UNKNOWN:
