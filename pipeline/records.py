@@ -62,7 +62,7 @@ class Reason(StrEnum):
     PROMPT_UNSUPPORTED = "prompt_unsupported"
     PROMPT_MISMATCH = "prompt_mismatch"
     SPECIAL_TEXT = "special_text"
-    SECRET_SHAPE = "secret_shape"
+    SECRET_SHAPE = "secret_shape"  # noqa: S105 - the name of a reason
     COUNT_MISMATCH = "count_mismatch"
     COUNT_NOT_NATIVE = "count_not_native"
     DELTAS_CONTRADICT = "deltas_contradict"
@@ -103,7 +103,7 @@ MEANINGS: Mapping[Reason, str] = {
     Reason.USAGE_MISSING: "the answer carries no token counts, so nothing closes the proof",
     Reason.PROMPT_UNSUPPORTED: "the prompt uses something that the format cannot render (an image, an unknown role)",
     Reason.PROMPT_MISMATCH: "the prompt as served is not the prompt as rendered, by ids or by count",
-    Reason.SECRET_SHAPE: "the prompt holds what has the shape of a key, so it was not sent (--allow-secret-shapes sends it)",
+    Reason.SECRET_SHAPE: "the prompt holds what has the shape of a key, and was not sent (--allow-secret-shapes)",
     Reason.SPECIAL_TEXT: "the prompt spells a control token, which engines read differently",
     Reason.COUNT_MISMATCH: "the rebuilt completion has another number of tokens than the provider counted",
     Reason.COUNT_NOT_NATIVE: "the route's counts are not proven to be the engine's own, so equality proves nothing",

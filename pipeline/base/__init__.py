@@ -8,6 +8,8 @@ Guarantees: imports only `pipeline.records`. It has no single entry; its files c
     disk_sets    sets and counters of keys that spill to disk
     processes    work shared out to processes, results in order
     redaction    secrets taken out of what providers say
+    decodings    encodings undone, so that a key behind one is seen
+    secret_shapes  what has the shape of a key, in prompts and recordings
     money        USD as whole pico-dollars
     binomial     an upper bound on a rate
     paths        where this checkout keeps its state

@@ -30,7 +30,7 @@ _ALPHABET: Final = str.maketrans("-_", "+/")
 
 
 def decodings(text: str) -> Iterator[str]:
-    """Yield what the text says once encodings are undone.
+    """Yield what a text says with encodings undone.
 
     Layer under layer; what no encoding gives is left out.
     """

@@ -8,8 +8,8 @@ as base64 or hex.
 
 Guarantees: a shape asks for a digit, a length or a prefix that prose does not have, and none matches the mark that
 takes its place; where a rule has the group `secret`, that part alone is replaced. Bytes that hold no part of the key
-come back unchanged; the key is removed wherever it stands in one piece, plain, with characters of it as JSON or a URL
-escapes them, or encoded. A key in pieces, one in each delta, is not found. Beside that key, an answer is kept as it came.
+come back unchanged; the key is removed wherever it stands in one piece, plain, escaped as in JSON or a URL, or encoded.
+A key in pieces, one in each delta, is not found. Beside that key, an answer is kept as it came.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ QUERY_NAMES: Final = "|".join(
 _START: Final = r"(?:(?<![a-z0-9])|(?<=\\[bfnrt]))"
 """Where a key begins: behind no letter or digit, but for those of an escape such as `\\n`."""
 _VENDORS: Final = "gsk_|xai-|pplx-|nvapi-|glpat-|npm_|pypi-|[rs]k_live_"
+_PRIVATE: Final = "[A-Z ]*PRIVATE KEY(?: BLOCK)?"
 _SCHEMES: Final = "basic|bearer|digest|negotiate|token|api-?key"
 
 PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
@@ -60,7 +61,7 @@ PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
         "Google key": rf"{_START}(?:AIza[a-z0-9_-]{{35}}|GOCSPX-[a-z0-9_-]{{20,}})",
         "Slack token": rf"{_START}(?:xox[abeoprs]|xapp)-(?=[a-z.-]*\d)[a-z0-9.-]{{10,}}",
         "access token": rf"{_START}(?:{_VENDORS})(?=[a-z_-]*\d)[a-z0-9_-]{{20,}}",
-        "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----)?",
+        "private key": rf"-----BEGIN {_PRIVATE}-----(?:[^-]*-----END {_PRIVATE}-----)?",
         "cookie": r"cookie[\"'\\]*\s*[:=]\s*[\[\"'\\]*[\w.-]+=(?P<secret>(?=[^\s;,\"'\\\[]*\d)[^\s;,\"'\\\[]{4,})",
         "credentials": (
             rf"authorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?P<secret>(?:{_SCHEMES})\s{{1,4}}[a-z0-9._~+/=:-]{{4,}})"
@@ -119,7 +120,7 @@ def redact(text: str, most: int) -> str:
 
 
 def issued_in(text: str) -> Iterator[str]:
-    """Yield the kinds of keys in a text that an issuer marks."""
+    """Yield the kinds of issued keys in a text."""
     for kind, marks in ISSUED.items():
         if any(mark in text for mark in marks):
             found = PATTERNS[kind].finditer(text)

@@ -1,4 +1,4 @@
-"""Find what has the shape of a key, plainly or behind an encoding.
+"""Find keys by their shape, plain or encoded.
 
 Guarantees: what is found is named by its kind, never quoted. Behind an encoding a key counts only by a mark of its
 issuer, in its own case: decoded noise says anything else sooner or later. Not found: a key in two texts.
@@ -21,11 +21,11 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
     "password in an address": ("@",),
     "key in an address": ("&", "?"),
 }
-"""Kinds that are known by what stands around them, and what such text has. Users' and organisations' ids are no keys."""
+"""Kinds that are known by what stands around them, and what such text has. Ids of users and houses are no keys."""
 
 
 def secret_of(prompt: Prompt) -> tuple[str, str] | None:
-    """Return the first kind of key that a prompt holds, and where.
+    """Return the first key in a prompt: kind and place.
 
     In messages and tools alike, keys of objects too.
     """

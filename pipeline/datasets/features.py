@@ -35,7 +35,7 @@ class Feature(StrEnum):
     TOOL_TRANSCRIPT = "tool_transcript"
     HISTORY_REASONING = "history_reasoning"
     SPECIAL_TEXT = "special_text"
-    SECRET_SHAPE = "secret_shape"
+    SECRET_SHAPE = "secret_shape"  # noqa: S105 - the name of a feature
     IMAGE = "image"
     LONG = "long"
 
@@ -86,7 +86,7 @@ def findings_in(prompt: Prompt, tool_mode: ToolMode, defaults: frozenset[Feature
 
 
 def shape_of(prompt: Prompt) -> Iterator[Finding]:
-    """Yield keys, images and length, which no contract covers."""
+    """Yield what no contract covers: keys, images, length."""
     if (secret := secret_of(prompt)) is not None:
         yield Finding(Feature.SECRET_SHAPE, f"the shape of a key ({secret[0]})", secret[1])
     size = 0

@@ -124,7 +124,7 @@ def uncovered(prompt: Prompt, plan: Plan) -> Refusal | None:
 
 
 def withheld(prompt: Prompt, plan: Plan) -> Refusal | None:
-    """Refuse a prompt that holds what has the shape of a key.
+    """Refuse a prompt that holds a key's shape.
 
     On routes of our own too, since its row would be trained on and passed on.
     """

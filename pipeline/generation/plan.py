@@ -151,7 +151,7 @@ def settings(plan: Plan, scope: PromptsFile, fingerprint: Fingerprint | None, pr
     if plan.cover is not None and plan.cover.left_out is not None:
         named["left_out"] = [*plan.cover.left_out]  # rows would be missing where a later session covers more
     if plan.allow_secret_shapes:
-        named["secret_shapes"] = "sent"
+        named |= {"prompts_with_keys": "sent"}
     return {
         **named,
         "route": plan.route.name,

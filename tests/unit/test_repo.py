@@ -315,18 +315,14 @@ def imported_names(path: Path) -> Iterator[str]:
             yield node.attr
 
 
-def test_no_text_file_names_a_machine_or_holds_a_secret() -> None:
+def test_no_text_file_names_a_machine() -> None:
     places = "|".join(("root", "work", "opt", "Users"))
     machine = rf"(?<![\w.}})\]/-])/(?:{places})/\w"
-    secret = (
-        r"sk-(?:or-v1-)?(?!0123456789abcdef)[0-9a-f]{32,}|hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|AKIA[0-9A-Z]{16}"
-        r"|-----BEGIN [A-Z ]*PRIVATE KEY"
-    )
     wrong = [
         f"{name_of(path)}: {found.group()[:24]}"
         for path in FILES
         if path.suffix in TEXT
-        for found in re.finditer(f"{machine}|{secret}", path.read_text("utf-8", errors="replace"))
+        for found in re.finditer(machine, path.read_text("utf-8", errors="replace"))
     ]
 
     assert [] == wrong

@@ -46,7 +46,7 @@ class LocalBackend:
         self._plan = plan
 
     def refusal(self, row: Row) -> Refusal | None:
-        """Refuse a prompt that holds a key, or leaves no room for max_tokens."""
+        """Refuse a prompt with a key, or without room."""
         if (refusal := withheld(row.prompt, self._plan)) is not None:
             return refusal
         wanted = len(row.prompt_ids) + self._plan.sampling.max_tokens
