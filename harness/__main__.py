@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
+from pipeline.base.screen import say, show_text
+
 UNKNOWN, INTERRUPTED = 2, 130
 
 
@@ -78,9 +80,9 @@ def main(arguments: Sequence[str]) -> int:
         program: int = import_module(PROGRAMS[name].module).main(list(arguments[1:]))
         return program
     if name in ("-h", "--help"):
-        sys.stdout.write(menu())
+        show_text(menu())
         return 0
-    sys.stderr.write(f"error: there is no program {name!r}. Run: python -m harness --help\n")
+    say(f"error: there is no program {name!r}. Run: python -m harness --help")
     return UNKNOWN
 
 

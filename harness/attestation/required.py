@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.formats.registry import family_of, find_tokenizer
 from pipeline.formats.tokenizer import KIMI_SHA256
 from pipeline.formats.tokenizer_json import (
@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     collected = _collected()
     if not collected:
-        sys.stderr.write(f"nothing was collected in {CONTRACT}. Run: python -m pytest {CONTRACT} --collect-only\n")
+        say(f"nothing was collected in {CONTRACT}. Run: python -m pytest {CONTRACT} --collect-only")
         return 2
     path = ROOT / REQUIRED
     old = read_required(path) if path.exists() else {}
@@ -224,6 +224,6 @@ def _all(groups: Required) -> frozenset[str]:
 def _print_difference(old: Required, new: Required) -> None:
     for mark, ids in (("-", _all(old) - _all(new)), ("+", _all(new) - _all(old))):
         for nodeid in sorted(ids):
-            sys.stdout.write(f"{mark} {nodeid}\n")
+            show(f"{mark} {nodeid}")
     groups = ", ".join(f"{group} {len(members)}" for group, members in new.items())
-    sys.stdout.write(f"{REQUIRED}: {groups}\n")
+    show(f"{REQUIRED}: {groups}")

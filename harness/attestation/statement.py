@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  
 
 from harness.attestation.signing import SigningError, new_ci_key, signer
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.gate.attestation import (
     LIFETIME,
     PAYLOAD_TYPE,
@@ -178,11 +178,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         public = new_ci_key(ROOT, options.private)
     except SigningError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return 2
-    sys.stdout.write(
-        f"public half:  {public}\nprivate half: {options.private} (mode 0600)\n"
-        "Now: store the private file's text as the CI secret DRAFTER_GATE_CI_KEY, delete the file, commit the public\n"
-        "half. Remove older keys in pipeline/gate/keys/ when their attestations are a week old; at once if leaked.\n"
+    show(
+        f"public half:  {public}",
+        f"private half: {options.private} (mode 0600)",
+        "Now: store the private file's text as the CI secret DRAFTER_GATE_CI_KEY, delete the file, commit the public",
+        "half. Remove older keys in pipeline/gate/keys/ when their attestations are a week old; at once if leaked.",
     )
     return 0

@@ -31,6 +31,7 @@ from harness.tiny_target.samples import assistant, user
 from harness.tiny_target.tools import CLOCK, WEATHER
 from harness.views.view import PROFILES, Profile
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.formats.format import Format
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import TokenizerError, load_tokenizer
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = [name for name in names() if not options.only or options.only in name]
     if not chosen:
-        sys.stderr.write(f"no cassette's name holds {options.only!r}; they are {', '.join(names())}\n")
+        say(f"no cassette's name holds {options.only!r}; they are {', '.join(names())}")
         return 2
     try:
         fmt = load_format("kimi-k2.5", load_tokenizer(options.weights))
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recorder = Recorder(url, Path(folder) / "oracle.jsonl", fmt, options.library)
             failed = [name for name in chosen if not _is_recorded(name, recorder)]
     except (CassetteError, TokenizerError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return 2
     if not options.only and not failed:
         remove_orphans(options.library.parent)
@@ -153,9 +154,9 @@ def _is_recorded(name: str, recorder: Recorder) -> bool:
     try:
         seed = record(name, recorder)
     except (CassetteError, NoAnswerError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
+        say(f"{name}: {error}")
         return False
-    sys.stdout.write(f"{name}: recorded with seed {seed}\n")
+    show(f"{name}: recorded with seed {seed}")
     return True
 
 

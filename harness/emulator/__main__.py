@@ -22,6 +22,7 @@ from harness.emulator.catalog import MODEL
 from harness.emulator.faults import FAULTS
 from harness.emulator.oracle_log import OracleLog
 from harness.emulator.service import Faults, Service
+from pipeline.base.screen import say, show
 from pipeline.formats.registry import FormatError, load_format
 from pipeline.formats.tokenizer import TokenizerError, load_tokenizer
 
@@ -129,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except (StartError, AnswererError, TokenizerError, FormatError) as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return 2
     return 0
 
@@ -138,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
     """Serve until a signal; StartError if it cannot start."""
     try:
         from harness.emulator.app import create_app
-        from harness.emulator.server import PortError, bind, say, serve
+        from harness.emulator.server import PortError, bind, serve
     except ImportError as error:
         message = f"{error.name} is not installed"
         raise StartError(f"{message}. Install the dependency group 'emulator'.") from None
@@ -152,7 +153,7 @@ def run(options: argparse.Namespace) -> None:
         except OSError as error:
             raise StartError(f"{options.oracle}: the oracle log cannot be written ({error.strerror})") from None
         with log:
-            serve(create_app(service_of(options, log)), listener, lambda url: say(f"listening {url}"))
+            serve(create_app(service_of(options, log)), listener, lambda url: show(f"listening {url}"))
 
 
 if __name__ == "__main__":

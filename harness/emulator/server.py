@@ -11,7 +11,6 @@ import contextlib
 import json
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -135,12 +134,6 @@ def running(app: Starlette) -> Iterator[str]:
         server.should_exit = True
         thread.join(STARTUP_SECONDS)
         listener.close()
-
-
-def say(line: str) -> None:
-    """Write one line to stdout, at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 @dataclass(frozen=True, slots=True)

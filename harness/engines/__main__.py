@@ -19,6 +19,7 @@ from types import FrameType
 
 from harness.engines.launch import running
 from harness.engines.settings import Start
+from pipeline.base.screen import say, show
 from pipeline.generation.engines.output import EngineError
 
 VERBS: Mapping[str, str] = {
@@ -53,14 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with running(start, log=log) as engine:
             said = json.dumps(engine.facts.document())
-            sys.stdout.write(f"listening {engine.url} after {engine.seconds:.0f} s, {said}\n")
-            sys.stdout.flush()
+            show(f"listening {engine.url} after {engine.seconds:.0f} s, {said}")
             while True:
                 signal.pause()
     except AskedToEndError:
         return 0
     except EngineError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 1
 
 

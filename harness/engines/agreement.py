@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +25,7 @@ from harness.engines.launch import running
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.files import weights_sha256
+from pipeline.base.screen import say, show_json
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.output import EngineError, EngineOutput
@@ -97,14 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             theirs = asyncio.run(by_engine(start.name, engine.url, wanted, start.rows))
             seconds, facts, started = time.monotonic() - begun, engine.facts, engine.seconds
     except EngineError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     key = key_of(facts.document(), start.model, start.rows, options.max_tokens)
     _, ours = by_transformers(start.model, wanted, start.rows)
     found = compared(ours, theirs)
     rate = sum(len(each.ids) for each in theirs) / seconds
     timed: dict[str, Json] = {"start_seconds": round(started, 1), "tokens_a_second": round(rate, 1)}
-    sys.stdout.write(json.dumps(key | timed | found) + "\n")
+    show_json(key | timed | found)
     return 1 if found["wide"] else 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from harness.engines.chat import ENGINES, Answered, EngineError, ask_bodies, ask
 from harness.engines.scripted_model import PAD, SCRIPTS, SPAN, Script
 from harness.views.roundtrip import RoundTrip
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import NoAnswerError
@@ -55,15 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.model:
         from harness.engines.scripted_model import write_scripted
 
-        sys.stdout.write(f"{write_scripted(options.model)}\n")
+        show(f"{write_scripted(options.model)}")
         return 0
     if not (options.engine and options.url and options.version):
         parser.error("recording needs --engine, --url and --version")
     try:
         for name, count in record(options.engine, options.url, options.version, options.library):
-            sys.stdout.write(f"{name}: {count} answers\n")
+            show(f"{name}: {count} answers")
     except (EngineError, NoAnswerError, CassetteError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     return 0
 

@@ -39,6 +39,7 @@ from harness.engines.launch import running
 from harness.engines.settings import Start
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.generation.engines.output import EngineError, EngineOutput
 from pipeline.generation.engines.server import ServerRequest
 from pipeline.records import Ids, Json
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stem = "transformers-cpu" if start is None else f"{start.name}-{start.device}"
         return settled(golden, options.folder, stem, check=options.check)
     except (EngineError, GoldenSetError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
 
 
@@ -215,11 +216,11 @@ def settled(golden: GoldenSet, folder: Path, stem: str, *, check: bool) -> int:
     was = _beside(path, golden) if path.exists() else None
     others = {other.stem: _beside(other, golden) for other in sorted(folder.glob("*.jsonl")) if other != path}
     for beside, found in [*([(f"{stem} as recorded", was)] if path.exists() else []), *others.items()]:
-        sys.stdout.write("".join(f"{line}\n" for line in comparison_lines(beside, found)))
+        show(*comparison_lines(beside, found))
     same = was is not None and not was.differences and not was.moved
     if not check and not same:
         write(path, golden)
-        sys.stdout.write(f"written: {path.name}, {len(golden.answers)} answers\n")
+        show(f"written: {path.name}, {len(golden.answers)} answers")
     return 1 if check and (was is None or was.verdict is Verdict.CHANGED) else 0
 
 
@@ -231,7 +232,7 @@ def _beside(path: Path, golden: GoldenSet) -> Compared | None:
     try:
         return compare(read(path), golden)
     except GoldenSetError as error:
-        sys.stderr.write(f"{path.name}: {error}\n")
+        say(f"{path.name}: {error}")
         return None
 
 

@@ -9,7 +9,6 @@ Guarantees: a file whose key and tokens are the same is left as it is, so that a
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.goldens.extension import FOLDER, golden_path
 from harness.goldens.golden import REFRESH, SUFFIX, Golden, GoldenError, diff_lines, dump_golden, read_golden
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.formats.tokenizer import TokenizerError
 from pipeline.gate.digests import DigestError
 
@@ -40,17 +40,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from harness.goldens.record import load_bench
         from pipeline.generation.engines.local import EngineError
     except ImportError as error:
-        sys.stderr.write(f"goldens are made with torch, which is not here ({error}). Run: {REFRESH}\n")
+        say(f"goldens are made with torch, which is not here ({error}). Run: {REFRESH}")
         return 2
     try:
         bench = load_bench(options.weights)
         failed = [case for case in cases if not _stands(case, bench, options)]
     except (EngineError, TokenizerError, DigestError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return 2
     if not options.check and len(cases) == len(GOLDENS):
         remove_orphans(options.goldens)
-    sys.stdout.write(f"{len(cases) - len(failed)} of {len(cases)} goldens {'hold' if options.check else 'stand'}\n")
+    show(f"{len(cases) - len(failed)} of {len(cases)} goldens {'hold' if options.check else 'stand'}")
     return 1 if failed else 0
 
 
@@ -74,10 +74,10 @@ def _stands(case: str, bench: Bench, options: argparse.Namespace) -> bool:
         treat = check_case if options.check else make_case
         lines = [*treat(case, bench, options.goldens)]
     except GoldenError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return False
     for line in lines:
-        sys.stdout.write(f"{case}: {line}\n")
+        show(f"{case}: {line}")
     return not (options.check and lines)
 
 

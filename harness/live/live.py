@@ -11,7 +11,6 @@ emulator answered does not enter this tree, and a trait that changed makes the e
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
@@ -23,6 +22,7 @@ from harness.live.cassettes import RecordedProbe, cassettes_of, folder_of, read_
 from harness.live.fingerprint_diff import Change, Tier, as_asked, changes, learned_from, lines_of, same_route, table
 from harness.live.suite import Entry, Table, opened, outcome, read_table, write_suite
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.datasets.features import features_of
 from pipeline.fingerprints.exchanges import ExchangesError
 from pipeline.fingerprints.models import model_of
@@ -55,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reasons = [one.why_not() for one in recorded]
         for one, why in zip(recorded, reasons, strict=True):
             if why:
-                sys.stderr.write(f"not kept: {one.probe}, {one.exchange.id}: {why}\n")
+                say(f"not kept: {one.probe}, {one.exchange.id}: {why}")
         kept = [one for one, why in zip(recorded, reasons, strict=True) if not why]
         status: int = options.act(kept, options)
     except (LiveError, *TROUBLE) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return UNUSABLE
     return status
 
@@ -95,17 +95,17 @@ def record(kept: Sequence[RecordedProbe], options: argparse.Namespace) -> int:
         raise LiveError(f"{strangers[0]} is no committed probe. Probe again with this tree's {PROBES}")
     cassettes = cassettes_of(kept, root)
     for path in save_all(cassettes, root / "cassettes"):
-        _say(f"recorded {path.relative_to(root)}")
+        show(f"recorded {path.relative_to(root)}")
     for path in orphans(kept, probes, root):
         path.unlink()
-        _say(f"removed  {path.relative_to(root)}: no committed probe is called so")
+        show(f"removed  {path.relative_to(root)}: no committed probe is called so")
     record_fingerprints(kept, options)
     entries = {
         name: table_entry(next(one for one in kept if one.name == name), cassettes[name], probes, formats, options)
         for name in cassettes
     }
     for folder in write_contracts(cassettes, entries, root):
-        _say(f"contract {folder.relative_to(root)}")
+        show(f"contract {folder.relative_to(root)}")
     return 0
 
 
@@ -125,8 +125,8 @@ def record_fingerprints(kept: Sequence[RecordedProbe], options: argparse.Namespa
     for found, listed in compared(kept, options, few=False):
         shown = [change for change in listed if change.tier not in QUIET]
         for line in table(found, shown):
-            _say(line)
-        _say(f"  {sum(change.tier is Tier.SAME for change in listed)} traits as committed")
+            show(line)
+        show(f"  {sum(change.tier is Tier.SAME for change in listed)} traits as committed")
         if options.write:
             write_fingerprint(found, kept, options.root)
 
@@ -136,7 +136,7 @@ def compared(
 ) -> Iterator[tuple[Fingerprint, list[Change]]]:
     """Yield each learned fingerprint with its changes."""
     learned, account = learned_from([one.exchange for one in kept], options.tokenizer)
-    sys.stderr.writelines(f"{line}\n" for line in account)
+    say(*account)
     known = committed_fingerprints(options.root)
     models = list(dict.fromkeys(one.exchange.model for one in kept))
     for one in learned:
@@ -152,7 +152,7 @@ def write_fingerprint(found: Fingerprint, kept: Sequence[RecordedProbe], root: P
     recorded_at = min(one.at for one in kept).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     path = folder / file_name(found)
     path.write_text("".join(lines_of(found, recorded_at, source)), encoding="utf-8", newline="\n")
-    _say(f"written  {path.relative_to(root)}")
+    show(f"written  {path.relative_to(root)}")
 
 
 def write_contracts(cassettes: Mapping[str, Cassette], entries: Mapping[str, Entry], root: Path) -> Iterator[Path]:
@@ -206,12 +206,8 @@ def drift(kept: Sequence[RecordedProbe], options: argparse.Namespace) -> int:
         compared_routes += bool(proven)
         moved += sum(change.tier is Tier.CHANGED for change in proven)
         for line in table(found, proven) if proven else ():
-            _say(line)
+            show(line)
     if not compared_routes:
         raise LiveError("no committed fingerprint is of these answers. Run: nox -s cassettes -- --live … --write")
-    _say(f"{moved} traits changed" if moved else "no trait changed")
+    show(f"{moved} traits changed" if moved else "no trait changed")
     return CHANGED if moved else 0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from harness.emulator.answers import Ask, PoolAnswerer, Sampled
 from harness.emulator.service import Faults
 from harness.fixtures.runs import World, byte_format, emulating, make_world, pool, prompt_line
+from pipeline.base.screen import show
 from pipeline.formats.format import Format
 from pipeline.generation.breaker import CANARIES, Sign
 from pipeline.generation.summary import Summary
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=ROWS, help=f"rows of a run (default {ROWS})")
     options = parser.parse_args(arguments)
     most = CANARIES + IN_FLIGHT
-    sys.stdout.write(f"{IN_FLIGHT} in flight, {CANARIES} canaries; aim: at most {most} rows after the first bad one\n")
+    show(f"{IN_FLIGHT} in flight, {CANARIES} canaries; aim: at most {most} rows after the first bad one")
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         (place := Path(folder, "tokenizer")).mkdir()
@@ -142,5 +142,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed += found.tripped is None
                 asked = f"{found.after_first} rows asked from the first bad one on"
                 share = f"{found.after_first / LARGE_RUN:.2%} of {LARGE_RUN} rows"
-                sys.stdout.write(f"{sign:15} turned bad after {good:3}: tripped {found.tripped}, {asked}, {share}\n")
+                show(f"{sign:15} turned bad after {good:3}: tripped {found.tripped}, {asked}, {share}")
     return 1 if failed else 0

@@ -27,6 +27,7 @@ import pyarrow as pa
 from pyarrow.parquet import ParquetWriter
 
 from pipeline.base.json_lines import line_of
+from pipeline.base.screen import show
 from pipeline.records import Json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,22 +154,22 @@ def _measured(name: str, rows: int, folder: Path) -> bool:
     write_parquet(source, SCHEMAS[name], rows)
     rng = random.Random(1)
     evaluations.write_bytes(b"".join(line_of({"question": text(rng, 40)}) for _ in range(240)))
-    print(f"{name}: {rows:,} rows, {source.stat().st_size / 2**20:,.0f} MiB of Parquet")  # noqa: T201
+    show(f"{name}: {rows:,} rows, {source.stat().st_size / 2**20:,.0f} MiB of Parquet")
     plain, by = plain_iteration(source)
     one = prepared(name, source, evaluations, 1)
     two = prepared(name, source, evaluations, 2)
-    print(f"  plain iteration by {by}: {rows / plain.wall:,.0f} rows/s, {plain.peak:,.0f} MiB")  # noqa: T201
+    show(f"  plain iteration by {by}: {rows / plain.wall:,.0f} rows/s, {plain.peak:,.0f} MiB")
     ratio = plain.processor / one.processor
-    print(f"  prepared: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")  # noqa: T201
-    print(f"  peak memory: {one.peak:,.0f} MiB, aim {AIM_MIB}")  # noqa: T201
+    show(f"  prepared: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")
+    show(f"  peak memory: {one.peak:,.0f} MiB, aim {AIM_MIB}")
     possible = one.idle(1) / two.idle(2)
-    print(f"  2 workers: {one.wall / two.wall:.2f} times as fast by the clock, {possible:.2f} on idle cores")  # noqa: T201
+    show(f"  2 workers: {one.wall / two.wall:.2f} times as fast by the clock, {possible:.2f} on idle cores")
     met = one.peak <= AIM_MIB and possible >= AIM_WORKERS
     one, two = audited(name, source, 1), audited(name, source, 2)
     source.unlink()
     ratio, possible = plain.processor / one.processor, one.idle(1) / two.idle(2)
-    print(f"  audited: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")  # noqa: T201
-    print(f"  its peak memory: {one.peak:,.0f} MiB; 2 workers: {possible:.2f} times as fast on idle cores")  # noqa: T201
+    show(f"  audited: {rows / one.wall:,.0f} rows/s, {ratio:.2f} of plain iteration by processor time")
+    show(f"  its peak memory: {one.peak:,.0f} MiB; 2 workers: {possible:.2f} times as fast on idle cores")
     return met and one.peak <= AIM_MIB and possible >= AIM_WORKERS
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from harness.strategies import properties
 from harness.strategies.completions import quick_texts
 from harness.strategies.suite import LOSSY, answers, lossless
 from harness.views.roundtrip import RoundTrip, trips
+from pipeline.base.screen import say, show_text
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, FormatError, find_tokenizer, open_format
 from pipeline.formats.tokenizer import TokenizerError
@@ -188,12 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found, absent = _chosen(options.family)
         tallies = []
         for tally in measured(found, options.draws, options.seed, options.workers):  # all of them take minutes
-            sys.stderr.write(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken\n")
+            say(f"{tally.family}: {tally.seconds:.0f} s, {tally.counts['broken']} promises broken")
             tallies.append(tally)
     except (FormatError, TokenizerError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
-    sys.stdout.write(json.dumps(as_json(tallies, absent)) + "\n" if options.json else table(tallies, absent))
+    show_text(json.dumps(as_json(tallies, absent)) if options.json else table(tallies, absent))
     return int(any(tally.failed for tally in tallies))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from harness.views.roundtrip import shown_of, trips
 from harness.views.view import SHOWN_CONTROL, SHOWN_ELSEWHERE, Shown
 from pipeline.base.binomial import clopper_pearson_upper
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show_text
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, TraitName, committed_fingerprints, fingerprint_of
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         verdicts = measure(options.each, options.resegment, options.seed)
     except SurveyError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     result = report(verdicts)
-    sys.stdout.write(json.dumps(result) + "\n" if options.json else table(result))
+    show_text(json.dumps(result) if options.json else table(result))
     return 1 if result["wrong"] else 0
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.emulator.traits import measured
 from harness.live.fingerprint_diff import lines_of
 from harness.views.roundtrip import trips
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show, show_text
 from pipeline.formats.registry import open_format
 from pipeline.proof.fingerprint import Fingerprint, committed_fingerprints, file_name
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = measure(options.each)
     except SurveyError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     return check(found) if options.check else write(found)
 
@@ -61,7 +61,7 @@ def write(found: Sequence[Fingerprint]) -> int:
     for fingerprint in found:
         text = "".join(lines_of(fingerprint, recorded_at))
         (FOLDER / file_name(fingerprint)).write_text(text, encoding="utf-8", newline="\n")
-        sys.stdout.write(table(fingerprint))
+        show_text(table(fingerprint))
     return 0
 
 
@@ -76,8 +76,8 @@ def check(found: Sequence[Fingerprint], folder: Path = ROOT) -> int:
             if trait.proven and name != "same_count_mismatch" and (old is None or old.value != trait.value):
                 moved += 1
                 was = old.value if old else "absent"
-                sys.stdout.write(f"{fingerprint.provider} stream={fingerprint.stream} {name}: {was} -> {trait.value}\n")
-    sys.stdout.write(f"{len(found)} fingerprints, {moved} traits moved\n")
+                show(f"{fingerprint.provider} stream={fingerprint.stream} {name}: {was} -> {trait.value}")
+    show(f"{len(found)} fingerprints, {moved} traits moved")
     return 1 if moved else 0
 
 

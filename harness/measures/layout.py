@@ -12,7 +12,6 @@ import argparse
 import ast
 import re
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import show
 
 FIRST_LINE_WORDS, TEST_NAME, FUNCTION_LINES = 10, 60, 30
 
@@ -63,16 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for top in ("pipeline", "harness"):
         modules = modules_of(options.tree, top)
         for what, figure in {**imports_of(top, modules), **sizes_of(modules)}.items():
-            sys.stdout.write(f"{top:9} {what:48} {figure}\n")
+            show(f"{top:9} {what:48} {figure}")
     tests = modules_of(options.tree, "tests")
     readme = len((options.tree / "README.md").read_text("utf-8").splitlines())
-    sys.stdout.write(
-        f"tests     lines {sum(module.lines for module in tests)}, modules {len(tests)}\nREADME    lines {readme}\n"
-    )
+    show(f"tests     lines {sum(module.lines for module in tests)}, modules {len(tests)}", f"README    lines {readme}")
     if options.list:
         below = [module for top in ("pipeline", "harness", "tests") for module in modules_of(options.tree, top)]
         wanted = options.below.strip("/").replace("/", ".")
-        sys.stdout.writelines(f"{line}\n" for module in below if module.name.startswith(wanted) for line in odd(module))
+        show(*(line for module in below if module.name.startswith(wanted) for line in odd(module)))
     return 0
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import show
 from pipeline.records import Json
 
 DATASETS = ("B1", "B1-llamafactory", "B2", "B3", "B4", "B5", "B6", "B7", "B8")
@@ -56,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = [name for name in here.keys() | there.keys() if here.get(name) != there.get(name)]
         verdict = f"DIFFERS in {', '.join(sorted(names))}" if names else "same"
         total = hashlib.sha256(json.dumps(here, sort_keys=True).encode()).hexdigest()[:12]
-        sys.stdout.write(f"{run.name:44} {total} {verdict if options.against else ''}\n")
-        sys.stdout.flush()
+        show(f"{run.name:44} {total} {verdict if options.against else ''}")
     return 1 if different else 0
 
 

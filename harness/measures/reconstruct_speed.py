@@ -18,7 +18,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import tiktoken
 from harness.views.roundtrip import RoundTrip, raw_of, true_fingerprint
 from harness.views.view import PROFILES
 from pipeline.base.processes import map_lines
+from pipeline.base.screen import say, show
 from pipeline.cli.reconstruct import dumped, rebuilt
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
@@ -91,12 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         fmt = open_format(options.format or ("kimi-k2.5" if found else "tiny-kimi"), options.tokenizer)
     except TokenizerError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     size = Size(options.tokens, options.rounds)
     for line in chain(in_detail(fmt, size), () if options.format else of_families(size)):
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        show(line)
     return 0
 
 

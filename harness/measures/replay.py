@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import gzip
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from harness.fixtures.raw_peer import peering, response
 from harness.measures.second_readings import SecondReading, read, read_by_sdk
 from pipeline.base.json_lines import object_of
 from pipeline.base.money import pico
+from pipeline.base.screen import say, show
 from pipeline.fingerprints.exchanges import Exchange, exchange_of
 from pipeline.generation.billing import bill_of, completion_of, verdict_of
 from pipeline.generation.breaker import row_signs_of
@@ -238,13 +238,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = list(recorded_in(options.exchanges))
     except (OSError, ValueError, RefusedError) as error:
-        sys.stderr.write(f"error: {options.exchanges}: {error}\n")
+        say(f"error: {options.exchanges}: {error}")
         return 2
     came = replay(found)
     for line in table(found, came):
         head = f"{line['api']:10}  {line['form']:6}  {line['n']:5}  {line['came']:32}  {line['detail']:44}"
-        sys.stdout.write((json.dumps(line) if options.json else f"{head}  SDK: {line['sdk']}") + "\n")
+        show(json.dumps(line) if options.json else f"{head}  SDK: {line['sdk']}")
     failed = [one for one in came if one.came in FAILURES]
     for one in failed:
-        sys.stderr.write(f"{one.id}: {one.came}: {one.detail}\n")
+        say(f"{one.id}: {one.came}: {one.detail}")
     return 1 if failed else 0

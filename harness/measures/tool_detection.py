@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.base.screen import say, show
 from pipeline.datasets.adapters.messages import adapt
 from pipeline.datasets.features import Feature, features_of
 from pipeline.datasets.rows import Raw, RejectedError
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = detect(options.files)
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
-    sys.stdout.write("".join(f"{line}\n" for line in table(found)))
+    show(*table(found))
     return 0 if found.is_good else 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
-import json
 import os
 import sys
 import time
@@ -27,6 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from pipeline.base.screen import show_json
 from pipeline.drafter.model.config import STEP_DECAY, TTT_LENGTH, DrafterConfig, DraftVocabulary, choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales, teacher_of
 from pipeline.drafter.model.model import Drafter
@@ -256,8 +256,7 @@ def _status(field: str) -> int:
 
 
 def _say(told: object) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+    show_json(told)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self, cast
 
+from pipeline.base.screen import say, show
+
 SEQUENCES, SHARES = (512, 2048), (100, 50, 5)
 SPEED_AIM, MEMORY_AIM = 1.5, 0.7
 """Of the faster peer's tokens a second, and of its memory."""
@@ -96,13 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     present = [peer for peer in PEERS if importlib.util.find_spec(peer.partition("-")[0])]
     for absent in sorted({peer.partition("-")[0] for peer in PEERS if peer not in present}):
-        sys.stdout.write(f"{absent} is not installed and is left out: nox -s bench_drafter\n")
+        show(f"{absent} is not installed and is left out: nox -s bench_drafter")
     try:
         for line in lines(options.seq, options.shares, present, options.rounds):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            show(line)
     except BenchError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 1
     return 0
 

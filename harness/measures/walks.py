@@ -20,6 +20,7 @@ from harness.fixtures.canned_peer import canned, load_peer
 from harness.fixtures.runs import byte_format, whole_run
 from harness.measures.load.sides import a_prompt, load_world, plan_of
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.datasets.prepare import Preparation, RowFilter, Selection
 from pipeline.datasets.registry import dataset_named
 from pipeline.proof.reconstruct import reconstruct
@@ -30,14 +31,14 @@ ROW = '{"instruction": "Add one to %d.", "response": "def f(x): return x + 1"}'
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each walk; 0."""
     if arguments:
-        sys.stderr.write("error: this measure takes no arguments. Run: python -m harness walks\n")
+        say("error: this measure takes no arguments. Run: python -m harness walks")
         return 2
     with tempfile.TemporaryDirectory() as folder:
         for name, work in walks(Path(folder)):
             work()
             entered = modules_entered(work)
             units = sorted({".".join(module.split(".")[:2]).removeprefix("pipeline.") for module in entered})
-            sys.stdout.write(f"{name:36} {len(entered):3} modules, {len(units)} units: {' '.join(units)}\n")
+            show(f"{name:36} {len(entered):3} modules, {len(units)} units: {' '.join(units)}")
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from harness.tiny_target.prompts import PROMPTS, write_prompts
 from harness.tiny_target.provenance import WEIGHTS
+from pipeline.base.screen import say, show, show_text
 from pipeline.formats.tokenizer import TokenizerError
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return int(options.run(options))
     except (OSError, TokenizerError) as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped; nothing was written.\n")
+        say("Stopped; nothing was written.")
     return 1
 
 
@@ -69,7 +70,7 @@ def run_train(options: argparse.Namespace) -> int:
     with TemporaryDirectory() as beside:
         loss = build(Recipe(**chosen), Path(beside))
         shutil.copytree(beside, options.out, dirs_exist_ok=True)
-    sys.stdout.write(f"{options.out}: loss {loss:.4f}. Next: python -m harness tiny-target check\n")
+    show(f"{options.out}: loss {loss:.4f}. Next: python -m harness tiny-target check")
     return 0
 
 
@@ -83,19 +84,19 @@ def run_check(options: argparse.Namespace) -> int:
     try:
         engine = load_engine(options.weights)
     except EngineError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return 1
     fmt = load_format("kimi-k2.5", load_tokenizer(options.weights))
     marks = examine(engine, fmt, options.count, options.seed)
-    sys.stdout.write(marks.table() + "\n")
-    sys.stderr.writelines(f"{fault}. Run: python -m harness tiny-target train\n" for fault in marks.faults())
+    show_text(marks.table())
+    say(*(f"{fault}. Run: python -m harness tiny-target train" for fault in marks.faults()))
     return 1 if marks.faults() else 0
 
 
 def run_prompts(options: argparse.Namespace) -> int:
     """Write the shipped prompts."""
     count = write_prompts(options.out)
-    sys.stdout.write(f"{options.out}: {count} prompts\n")
+    show(f"{options.out}: {count} prompts")
     return 0
 
 

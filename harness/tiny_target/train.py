@@ -9,7 +9,6 @@ torch and transformers.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -27,6 +26,7 @@ from harness.tiny_target.layout import taught_ids, texts
 from harness.tiny_target.provenance import write_provenance
 from harness.tiny_target.vocabulary import BASE_SIZE, train_ranks, write_vocabulary
 from harness.tiny_target.words import Split
+from pipeline.base.screen import say
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import CONTROL_TOKENS, load_tokenizer
 
@@ -185,7 +185,7 @@ def report(step: int, losses: Sequence[float]) -> None:
     """Write one line to stderr every hundred steps."""
     if (step + 1) % LOG_EVERY == 0:
         recent = sum(losses[-LOG_EVERY:]) / LOG_EVERY
-        sys.stderr.write(f"step {step + 1}: loss {recent:.4f}\n")
+        say(f"step {step + 1}: loss {recent:.4f}")
 
 
 CONTEXT = 2048

@@ -9,12 +9,10 @@ one sentence where the source cannot be read, has other columns, or gives no pro
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipeline.base.screen import escaped
+from pipeline.base.screen import say, show, show_columns, show_json, show_json_lines
 from pipeline.cli.options import positive
 from pipeline.records import ToolMode
 
@@ -63,16 +61,18 @@ def run_audit(args: argparse.Namespace) -> int:
             audit.take(row)
             if args.rows:
                 features = row.rejected or " ".join(sorted(row.found)) or "none"
-                plain = f"{escaped(row.id or '-')}\t{features}\n"
-                sys.stdout.write(row.line().decode("utf-8", "surrogatepass") if args.json else plain)
+                if args.json:
+                    show_json_lines(row.line())
+                else:
+                    show_columns(row.id or "-", features)
     except WorkerError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return WORKER_LOST
     audit.check()
     if args.json and not args.rows:
-        sys.stdout.write(json.dumps(audit.document() | {"sha256": audit.sha256}) + "\n")
+        show_json(audit.document() | {"sha256": audit.sha256})
     elif not args.json:
-        sys.stdout.write("".join(f"{line}\n" for line in _table(audit, dataset, args.source)))
+        show(*_table(audit, dataset, args.source))
     return 0
 
 

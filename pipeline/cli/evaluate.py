@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.base.screen import progress_bar, say, show, show_json
+from pipeline.cli.options import ArgumentsError, positive
 from pipeline.gate.gate import SHUT, GateShutError, Job, Kind, require
 from pipeline.records import Json
 
@@ -80,7 +79,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         try:
             require(Job(Kind.TRAIN))
         except GateShutError as error:
-            say(str(error))
+            say(*error.lines)
             return SHUT
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -203,20 +202,15 @@ def _progress(total: int) -> Iterator[Callable[[EvaluationPrompt], None]]:
 
     A bar on a terminal, elsewhere a line every twenty prompts.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False, highlight=False)
-    columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     done = 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("prompts", total=total)
+    with progress_bar() as bar:
 
         def show(_: EvaluationPrompt) -> None:
             nonlocal done
             done += 1
-            bar.advance(task)
-            if not console.is_terminal and done % 20 == 0:
+            if bar is not None:
+                bar.update(done, total, "prompts")
+            elif done % 20 == 0:
                 say(f"{done:,} of {total:,} prompts")
 
         yield show
@@ -235,7 +229,7 @@ def _report(args: argparse.Namespace, target: Target, trials: Sequence[Trial]) -
             "max_tokens": args.max_tokens,
             "device": str(target.device),
         }
-        sys.stdout.write(json.dumps({**settings, **document_of(trials)}) + "\n")
+        show_json({**settings, **document_of(trials)})
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in table_of(trials)))
+        show(*table_of(trials))
     return FAILED if lossless(trials)["failures"] else 0

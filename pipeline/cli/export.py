@@ -10,12 +10,11 @@ sentence; the gate's refusal is 3.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
+from pipeline.base.screen import say, show_json
 from pipeline.cli.evaluate import layers_named
-from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.cli.options import ArgumentsError, positive
 from pipeline.cli.states import add_policy, policy_of, sentences_of
 from pipeline.gate.gate import SHUT, GateShutError, require
 from pipeline.records import Json
@@ -150,7 +149,7 @@ def run_rows(args: argparse.Namespace) -> int:
     try:
         permit = require(job_of(rows.folders))
     except GateShutError as error:
-        say(str(error))
+        say(*error.lines)
         return SHUT
     account = write_inputs(args.out, rows, {**rows.document(), "attestation": permit.attestation_sha256})
     say(
@@ -161,5 +160,5 @@ def run_rows(args: argparse.Namespace) -> int:
 
 
 def _written(out: Path, **more: Json) -> int:
-    sys.stdout.write(json.dumps({"out": str(out), **more}) + "\n")
+    show_json({"out": str(out), **more})
     return 0

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from pipeline.base.json_lines import line_of
-from pipeline.base.screen import escaped
+from pipeline.base.screen import say, show_json_lines, show_table
 from pipeline.fingerprints.harvest import harvest_of_file
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
 from pipeline.fingerprints.models import formats_on
@@ -28,6 +23,8 @@ from pipeline.formats.registry import FORMATS, FormatError, open_format
 
 NOTHING = 1
 WIDTH = 200
+"""Of a table that goes to no terminal, which may be narrower than its widest cell."""
+HEADER = ("provider", "model", "form", "trait", "value", "n", "proven", "what speaks against it, or lacks")
 MOST_SHOWN = 2
 
 
@@ -68,29 +65,21 @@ def run_fingerprint(args: argparse.Namespace) -> int:
     found = harvest_of_file(args.exchanges, formats_on(formats))
     learned = learn(found)
     if args.json:
-        sys.stdout.buffer.writelines(line_of(line) for one in learned for line in one.lines())
-        sys.stdout.buffer.flush()
+        show_json_lines(b"".join(line_of(line) for one in learned for line in one.lines()))
     elif learned:
-        _print(learned)
-    sys.stderr.writelines(f"{escaped(said)}\n" for said in found.said())
+        show_table([*_cells(learned)], HEADER, width=WIDTH)
+    say(*found.said())
     return 0 if learned else NOTHING
 
 
-def _print(learned: Sequence[LearnedFingerprint]) -> None:
-    """Print the traits as a table.
-
-    Only on a terminal is it narrower than its widest cell.
-    """
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    table = Table("provider", "model", "form", "trait", "value", "n", "proven", "what speaks against it, or lacks")
+def _cells(learned: Sequence[LearnedFingerprint]) -> Iterator[tuple[str, ...]]:
+    """Yield the traits as rows of a table."""
     for one in learned:
         provider, model, stream = one.route
         for name, trait in one.traits.items():
             form = "stream" if stream else "json"
             value, proven = json.dumps(trait.value), "yes" if trait.trait.proven else "no"
-            cells = (provider, model, form, str(name), value, str(trait.trait.n), proven, against(trait))
-            table.add_row(*(Text(escaped(cell)) for cell in cells))
-    console.print(table)
+            yield provider, model, form, str(name), value, str(trait.trait.n), proven, against(trait)
 
 
 def against(learned: Learned) -> str:

@@ -9,18 +9,13 @@ the same content.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ROOT, ledger_path
-from pipeline.base.screen import escaped
+from pipeline.base.screen import show, show_headed, show_json
 from pipeline.gate import engine_goldens, gate
 from pipeline.gate.attestation import Attestation, Scope
 from pipeline.gate.digests import tree_digest
@@ -41,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print; return 0 if free generation may run, else 3."""
     found = status()
     if arguments.json:
-        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        show_json(found, indent=1)
     else:
         _print(found)
     return 0 if found["open"] else gate.SHUT
@@ -111,30 +106,29 @@ def _plain(objections: list[Objection] | tuple[Objection, ...]) -> list[Json]:
 
 
 def _print(found: dict[str, Json]) -> None:
-    console = Console(markup=False, highlight=False, soft_wrap=True)
     for objection in _dicts(found["objections"]):
-        _print_objection(console, "shut", objection)
+        _print_objection("shut", objection)
     jobs, printed = _dicts(found["jobs"]), _dicts(found["objections"])
     if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
-        console.print(Text("allowed", "green"), " ", ", ".join(allowed), sep="")
+        show_headed("allowed", "green", f" {', '.join(allowed)}")
     if isinstance(attestation := found["attestation"], dict):
-        console.print(_attestation_line(attestation))
+        show(_attestation_line(attestation))
     sets = []
     for each in _dicts(found["engine_goldens"]):
         version = f" {each['version']}" if each["version"] else ""
         mend = f" (Run: {each['mend']})" if each["mend"] else ""
         sets.append(f"{each['name']}{version} {each['what']}{mend}")
-    console.print(f"engine goldens  {', '.join(sets)}")
+    show(f"engine goldens  {', '.join(sets)}")
     for job in jobs:
         for objection in _dicts(job["objections"]):
             if objection not in printed:
-                _print_objection(console, f"{job['job']}: shut", objection)
+                _print_objection(f"{job['job']}: shut", objection)
 
 
-def _print_objection(console: Console, head: str, objection: dict[str, Json]) -> None:
-    console.print(Text(head, "red"), f"  {escaped(str(objection['what']))}", sep="")
+def _print_objection(head: str, objection: dict[str, Json]) -> None:
+    show_headed(head, "red", f"  {objection['what']}")
     if objection["mend"]:
-        console.print(f"      Run: {escaped(str(objection['mend']))}")
+        show(f"      Run: {objection['mend']}")
 
 
 def _attestation_line(attestation: dict[str, Json]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import sys
 from collections.abc import Mapping
@@ -21,7 +20,8 @@ from pathlib import Path
 
 from pipeline.base.money import pico
 from pipeline.base.paths import ROOT, ledger_path
-from pipeline.cli.options import ArgumentsError, check_place, positive, say, usd
+from pipeline.base.screen import say, show_json
+from pipeline.cli.options import ArgumentsError, check_place, positive, usd
 from pipeline.datasets.audit import Audit
 from pipeline.datasets.prompt_source import HUB, is_prepared
 from pipeline.datasets.registry import dataset_named
@@ -186,7 +186,7 @@ def run_generate(args: argparse.Namespace) -> int:
         say(f"error: {error}")
         return error.code
     if args.json:
-        sys.stdout.write(json.dumps(summary.document()) + "\n")
+        show_json(summary.document())
     else:
         print_summary(summary, sys.argv[1:])
     return summary.code
@@ -194,7 +194,7 @@ def run_generate(args: argparse.Namespace) -> int:
 
 def _report_shut(decision: Decision, audit: Audit, plan: Plan, standing: Standing, args: argparse.Namespace) -> None:
     """Print every objection, and rows that lack a contract."""
-    say(str(GateShutError(decision)))
+    say(*GateShutError(decision).lines)
     found = [] if standing.attested is None or args.only_covered else lacks(audit, plan, standing)
     if found:
         say(*table(found, audit, plan))
@@ -202,7 +202,7 @@ def _report_shut(decision: Decision, audit: Audit, plan: Plan, standing: Standin
         objections: list[Json] = [{"what": each.what, "mend": each.mend} for each in decision.objections]
         uncovered: list[Json] = [lack.document() for lack in found]
         shut: dict[str, Json] = {"outcome": "refused", "exit": SHUT, "objections": objections, "uncovered": uncovered}
-        sys.stdout.write(json.dumps(shut | {"audit": audit.document(), "audit_sha256": audit.sha256}) + "\n")
+        show_json(shut | {"audit": audit.document(), "audit_sha256": audit.sha256})
 
 
 def plan_of(args: argparse.Namespace) -> Plan:

@@ -12,19 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from pipeline.base.money import usd_text
 from pipeline.base.paths import ledger_path
-from pipeline.cli.options import ArgumentsError, say
+from pipeline.base.screen import say, show, show_bytes, show_json, show_table
+from pipeline.cli.options import ArgumentsError
 from pipeline.generation.ledger import Ledger, Spend, State, answer_of, listing
 from pipeline.records import Json
 
@@ -51,13 +46,13 @@ def run_ledger(args: argparse.Namespace) -> int:
         if (body := answer_of(path, args.answer)) is None:
             what = f"{path} holds no answer to a request {args.answer!r}"
             raise ArgumentsError(f"{what}: give the quarantine line's `request`")
-        sys.stdout.buffer.write(body)
+        show_bytes(body)
         return 0
     if args.reconcile and (code := _reconcile(path, args.base_url)):
         return code
     lines = listing(path)
     if args.json:
-        sys.stdout.write(json.dumps(document(path, lines), indent=2) + "\n")
+        show_json(document(path, lines), indent=2)
     else:
         _print(path, lines)
     return 0
@@ -125,18 +120,16 @@ def _totals(lines: Sequence[Spend], *, real: bool) -> dict[str, Json]:
 
 
 def _print(path: Path, lines: Sequence[Spend]) -> None:
-    console = Console(markup=False, highlight=False)
     if not lines:
-        console.print(f"{path}: no request yet", soft_wrap=True)
+        show(f"{path}: no request yet")
         return
-    table = Table(*("day (UTC)", "route", "dataset", "state", "requests", "USD"))
+    rows = []
     for line in lines:
         money = f"{usd_text(line.pico)}{' at most' * (line.state in UNSETTLED)}{' emulated' * (line.api != REAL)}"
-        table.add_row(*map(Text, (line.day, line.route, line.dataset, line.state, str(line.requests), money)))
-    console.print(table)
+        rows.append((line.day, line.route, line.dataset, line.state, str(line.requests), money))
+    show_table(rows, ("day (UTC)", "route", "dataset", "state", "requests", "USD"))
     totals = _totals(lines, real=True)
-    console.print(
+    show(
         f"real money: ${totals['settled_usd']} settled, at most ${totals['unsettled_worst_usd']} more in"
-        f" {totals['unsettled_requests']} unsettled requests, {totals['unknown_requests']} of them of unknown fate",
-        soft_wrap=True,
+        f" {totals['unsettled_requests']} unsettled requests, {totals['unknown_requests']} of them of unknown fate"
     )

@@ -11,17 +11,22 @@ import argparse
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.base.screen import escaped
+from pipeline.base.screen import say, say_traceback, show
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 DEBUG = "DRAFTER_GATE_DEBUG"
 FAILED, UNUSABLE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 OWN = frozenset({"", "pipeline", "harness", "tests"})
+_EXPECTED = (OSError, MemoryError)
+"""Errors of the machine, which nobody need report."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
@@ -69,15 +74,15 @@ def main(arguments: Sequence[str]) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         return PIPE_CLOSED
     except Exception as error:  # noqa: BLE001 - the last resort: a user never meets a traceback unasked
         said, status = _explained(error)
-        sys.stderr.write(f"error: {escaped(said, lines=True)}\n")
+        say(*said)
         if os.environ.get(DEBUG):
-            traceback.print_exception(error)
+            say_traceback(error)
         return status
     finally:
         _give_up_unwritable_output()
@@ -96,8 +101,15 @@ def _give_up_unwritable_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Parser(argparse.ArgumentParser):
+    """Show arguments escaped: somebody else may have named the file."""
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        (say if file is sys.stderr else show)(*message.removesuffix("\n").split("\n"))
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m pipeline", description="Proven token sequences from hosted APIs.")
+    parser = _Parser(prog="python -m pipeline", description="Proven token sequences from hosted APIs.")
     subparsers = parser.add_subparsers(required=True, metavar="VERB")
     named = next((argument for argument in arguments if argument in VERBS), None)
     chosen = VERBS[named].module if named else None
@@ -126,10 +138,17 @@ def _require_outside_tree(out: object) -> None:
         )
 
 
-def _explained(error: Exception) -> tuple[str, int]:
-    """Return the sentence for the user, and the exit status."""
+def _explained(error: Exception) -> tuple[list[str], int]:
+    """Return the lines for the user, and the exit status."""
     if type(error).__module__.partition(".")[0] == "pipeline":
-        return str(error), UNUSABLE
+        return [f"error: {line}" for line in getattr(error, "lines", (str(error),))], UNUSABLE
+    said, status = _sentence(error)
+    report = f"Please report it with what this prints: {DEBUG}=1 and the same command"
+    return [f"error: {said}", *([report] if status == FAILED and not isinstance(error, _EXPECTED) else [])], status
+
+
+def _sentence(error: Exception) -> tuple[str, int]:
+    """Return what went wrong outside our words, and the status."""
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) not in OWN:
         mend = "Run: . .nox/torch/bin/activate, an environment that `nox -s generate` makes"
         return f"{sys.executable} lacks {package}. {mend}", UNUSABLE
@@ -138,10 +157,13 @@ def _explained(error: Exception) -> tuple[str, int]:
             what = f"the output cannot be written whole ({error.strerror})"
             return f"{what}. Make room, or send it elsewhere, and run the same command again", FAILED
         return f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", UNUSABLE
-    report = f"Please report it with what this prints: {DEBUG}=1 and the same command"
-    return f"this program failed ({type(error).__name__}: {error}).\n{report}", FAILED
+    if isinstance(error, RecursionError):
+        return f"the input is nested too deeply for this program ({error}). Take out what is nested so", UNUSABLE
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this input. Give less of it at once, or more memory", FAILED
+    return f"this program failed ({type(error).__name__}: {error}).", FAILED
 
 
 if __name__ == "__main__":
-    sys.stderr.write("error: this module is no program. Run: python -m pipeline …\n")
+    say("error: this module is no program. Run: python -m pipeline …")
     sys.exit(UNUSABLE)

@@ -9,12 +9,11 @@ or inputs do not belong in one set.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.base.screen import show, show_json
 from pipeline.records import Evidence
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ def run_merge(args: argparse.Namespace) -> int:
     merged = merge(read_inputs(args.runs), policy, args.out)
     if args.json:
         counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
-        sys.stdout.write(json.dumps({"out": str(args.out), **counts, "table": [*table_of(merged)]}) + "\n")
+        show_json({"out": str(args.out), **counts, "table": [*table_of(merged)]})
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _table(merged, args.out)))
+        show(*_table(merged, args.out))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What several verbs share: flags' values, and sentences on stderr.
+"""What several verbs share: flags' values.
 
 Guarantees: an emulator or an engine is asked on this machine alone, and a real API at its own address alone.
 """
@@ -6,7 +6,6 @@ Guarantees: an emulator or an engine is asked on this machine alone, and a real 
 from __future__ import annotations
 
 import argparse
-import sys
 from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
@@ -78,9 +77,3 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return int(text)
-
-
-def say(*sentences: str) -> None:
-    """Print each sentence on a line of stderr."""
-    sys.stderr.write("".join(f"{sentence}\n" for sentence in sentences))
-    sys.stderr.flush()

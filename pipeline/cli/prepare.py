@@ -13,15 +13,14 @@ the registry and nothing else.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from pipeline.base.screen import show, show_json, show_text
 from pipeline.cli.options import ArgumentsError, positive
 from pipeline.datasets.decontaminate import LONG, SHORT, asked_in, grams_of
 from pipeline.datasets.fidelity.comparison import CHANGES, Change
@@ -121,10 +120,10 @@ def run_prepare(args: argparse.Namespace) -> int:
     counts = preparation.write(args.source, places.out, places.rejects, places.changes)
     checked = check_file(dataset, args.source, places.out, turns) if args.check else None
     if args.json:
-        sys.stdout.write(json.dumps(_document(args, counts, evaluations, places, checked)) + "\n")
+        show_json(_document(args, counts, evaluations, places, checked))
     else:
         lines = [*_table(args, dataset, counts, places), *_compared(evaluations), *_checked(checked)]
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        show(*lines)
     return DIFFERENT if checked and checked.differences else 0
 
 
@@ -228,7 +227,7 @@ def _checked(checked: Checked | None) -> Iterator[str]:
 
 def run_pages(_: argparse.Namespace) -> int:
     """Print docs/datasets.md."""
-    sys.stdout.write(document())
+    show_text(document())
     return 0
 
 

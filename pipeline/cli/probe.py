@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.base.money import pico, usd_text
 from pipeline.base.paths import ROOT, ledger_path
-from pipeline.cli.options import ArgumentsError, check_place, positive, say, usd
+from pipeline.base.screen import say, show
+from pipeline.cli.options import ArgumentsError, check_place, positive, usd
 from pipeline.fingerprints.models import model_of
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate.gate import PROBES, SHUT, GateShutError, Job, Kind, require
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         permit = require(job_of(wanted), spent_today_pico=spent_today(ledger_path()))
     except GateShutError as error:
-        say(str(error))
+        say(*error.lines)
         return SHUT
     from pipeline.generation.outcome import StopError
     from pipeline.generation.probe.probe import run_probe
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     except StopError as error:
         say(f"error: {error}")
         return error.code
-    sys.stdout.writelines(f"{line}\n" for line in report(findings, wanted))
+    show(*report(findings, wanted))
     if findings.message:
         say(f"error: {findings.message}. Run the same command again: nothing answered is asked again")
     return findings.code

@@ -9,8 +9,8 @@ meaning without a reason, is an error.
 from __future__ import annotations
 
 import argparse
-import sys
 
+from pipeline.base.screen import show_text
 from pipeline.records import MEANINGS, Reason
 
 HEAD = """# Reasons
@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(_: argparse.Namespace) -> int:
     """Print the table."""
-    sys.stdout.write(table())
+    show_text(table())
     return 0
 
 

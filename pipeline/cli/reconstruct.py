@@ -23,6 +23,7 @@ import orjson
 from pipeline.base.json_lines import line_of, object_of
 from pipeline.base.processes import Work, WorkerError, map_lines
 from pipeline.base.prompts import prompt_of
+from pipeline.base.screen import say, show_json_lines
 from pipeline.formats.format import Format
 from pipeline.formats.registry import FORMATS, ROOT, open_format
 from pipeline.generation.outcome import internal_error
@@ -85,7 +86,7 @@ def run_reconstruct(args: argparse.Namespace) -> int:
         return _answer(work, args.workers)
     tally = OracleTally()
     status = _answer(work, args.workers, tally)
-    sys.stderr.write(tally.line() + "\n")
+    say(tally.line())
     return status
 
 
@@ -105,11 +106,10 @@ def _answer(work: Work, workers: int, tally: OracleTally | None = None) -> int:
             for result in results:
                 if tally is not None:
                     tally.note(orjson.loads(line) for line in result.splitlines())
-                sys.stdout.buffer.write(result)
+                show_json_lines(result)
         except WorkerError as error:
-            sys.stderr.write(f"error: {error}\n")
+            say(f"error: {error}")
             status = WORKER_LOST
-    sys.stdout.buffer.flush()
     return status
 
 

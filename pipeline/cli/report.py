@@ -1,7 +1,6 @@
 """What `generate` shows: progress, and a table at the end.
 
-Guarantees: text of ours or of a provider is printed as it is, never read as markup. Only the table and what follows it
-go to stdout.
+Guarantees: only the table and what follows it go to stdout.
 """
 
 from __future__ import annotations
@@ -13,14 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from textwrap import shorten
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
-
 from pipeline.base.money import PICO_PER_USD
-from pipeline.base.screen import escaped
-from pipeline.cli.options import say
+from pipeline.base.screen import progress_bar, say, show, show_table
 from pipeline.generation.outcome import BUDGET_SPENT, TRIPPED
 from pipeline.generation.run import Progress as Show
 from pipeline.generation.summary import Summary, Tally
@@ -37,7 +30,6 @@ def progress(*, emulated: bool) -> Iterator[Show]:
 
     A bar on a terminal, elsewhere a line every five seconds.
     """
-    console = Console(stderr=True, markup=False, highlight=False)
     begun = last = time.monotonic()
 
     def show_line(tally: Tally) -> None:
@@ -49,17 +41,11 @@ def progress(*, emulated: bool) -> Iterator[Show]:
             state = f"{_state(tally, emulated=emulated)}, {f'{rest} to go' if done else 'nothing done yet'}"
             say(f"{_done(tally)} of {tally.lines} rows: {state}")
 
-    if not console.is_terminal:
-        yield show_line
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("rows", total=None)
-
-        def show_bar(tally: Tally) -> None:
-            bar.update(task, total=tally.lines, completed=_done(tally), description=_state(tally, emulated=emulated))
-
-        yield show_bar
+    with progress_bar() as bar:
+        if bar is None:
+            yield show_line
+        else:
+            yield lambda tally: bar.update(_done(tally), tally.lines, _state(tally, emulated=emulated))
 
 
 def _done(tally: Tally) -> int:
@@ -78,15 +64,10 @@ def print_summary(summary: Summary, again: Sequence[str]) -> None:
 
     `again` is the command line of this run.
     """
-    console = Console(markup=False, highlight=False)
-    table = Table(show_header=False)
-    for name, value in _lines(summary):
-        table.add_row(Text(name), Text(escaped(value)))
-    console.print(table)
+    show_table([*_lines(summary)])
     if summary.message:
-        console.print(escaped(summary.message, lines=True), soft_wrap=True)
-    for line in _next(summary, again):
-        console.print(line, soft_wrap=True)
+        show(summary.message)
+    show(*_next(summary, again))
 
 
 def _lines(summary: Summary) -> Iterator[tuple[str, str]]:

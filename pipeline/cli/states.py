@@ -10,8 +10,6 @@ unusable input is 2, in one sentence. Stopped, the same command goes on and ends
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.base.screen import progress_bar, say, show, show_json
+from pipeline.cli.options import ArgumentsError, positive
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
@@ -118,7 +117,7 @@ def run_states(args: argparse.Namespace) -> int:
         try:
             permit = require(job_of(rows.folders))
         except GateShutError as error:
-            say(str(error))
+            say(*error.lines)
             return SHUT
     with _served(args) as served:
         plan = _plan(args, rows, served)
@@ -222,10 +221,6 @@ def progress(total: int) -> Iterator[Show]:
 
     A bar on a terminal, elsewhere a line every five seconds.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False, highlight=False)
     begun = last = time.monotonic()
     first: int | None = None
 
@@ -237,13 +232,8 @@ def progress(total: int) -> Iterator[Show]:
             left = (now - begun) / (done - first) * (total - done)
             say(f"{done:,} of {total:,} rows, about {left:,.0f} s to go")
 
-    if not console.is_terminal:
-        yield show
-        return
-    columns = (TextColumn("rows"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("rows", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with progress_bar() as bar:
+        yield show if bar is None else lambda done: bar.update(done, total, "rows")
 
 
 def _report(plan: ExtractionPlan, document: StateManifest | None, args: argparse.Namespace) -> None:
@@ -252,8 +242,8 @@ def _report(plan: ExtractionPlan, document: StateManifest | None, args: argparse
         written: dict[str, Json] = {"out": str(args.out), "dry_run": document is None, "shards": len(files)}
         rows: dict[str, Json] = {"rows": len(plan.rows), "left_out": dict(plan.rows.left_out)}
         rows |= {"layers": [*plan.layers], "size": plan.size.document(), "counted_risk": plan.rows.risk()}
-        sys.stdout.write(json.dumps(written | rows) + "\n")
+        show_json(written | rows)
     elif document is None:
-        sys.stdout.write(f"it fits: {len(plan.shards())} shards in {args.out}. Nothing was computed\n")
+        show(f"it fits: {len(plan.shards())} shards in {args.out}. Nothing was computed")
     else:
-        sys.stdout.write(f"{len(plan.rows):,} rows with their states: {len(files)} shards in {args.out}\n")
+        show(f"{len(plan.rows):,} rows with their states: {len(files)} shards in {args.out}")

@@ -12,7 +12,6 @@ several processes, only the first prints. The flags need no torch.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -21,7 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeline.cli.options import ArgumentsError, positive, say
+from pipeline.base.screen import progress_bar, say, show, show_json
+from pipeline.cli.options import ArgumentsError, positive
 from pipeline.cli.states import add_rows, policy_of
 from pipeline.drafter.training.metrics import TRACKERS
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
@@ -162,7 +162,7 @@ def _run_train(args: argparse.Namespace) -> int:
     try:
         permit = require(data.job)
     except GateShutError as error:
-        _say(str(error))
+        _say(*error.lines)
         return SHUT
     with joined(device) as world:
         return _train(args, recipe, data, permit, world)
@@ -293,7 +293,7 @@ def _report(args: argparse.Namespace, setup: Setup, end: SessionEnd, seconds: fl
     result: dict[str, Any] = _result(args, setup, end)
     if args.json:
         session: dict[str, Json] = {"exit": end.code, "message": end.message, "seconds": round(seconds, 1)}
-        sys.stdout.write(json.dumps(session | result) + "\n")
+        show_json(session | result)
     if end.code:
         again = shlex.join(["python", "-m", "pipeline", *sys.argv[1:]])
         _say(f"{'error: ' if end.code == FAILED else ''}{end.message}", f"Next, to go on: {again}")
@@ -306,7 +306,7 @@ def _report(args: argparse.Namespace, setup: Setup, end: SessionEnd, seconds: fl
             loss, acceptance = held_out["loss"], held_out["simulated_acceptance"]
             lines.append(f"held out: loss {loss:.4f}, right by step {right}, simulated acceptance {acceptance:.3f}")
         lines.append(f"Next: python -m pipeline evaluate {result['drafter']} --target DIR --prompts FILE")
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        show(*lines)
 
 
 @contextmanager
@@ -315,10 +315,6 @@ def progress(total: int, done: int, *, speaks: bool) -> Iterator[Show]:
 
     A bar on a terminal, elsewhere a line every five seconds.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, markup=False, highlight=False)
     begun = last = time.monotonic()
 
     def show(report: StepReport) -> None:
@@ -330,13 +326,12 @@ def progress(total: int, done: int, *, speaks: bool) -> Iterator[Show]:
 
     if not speaks:
         yield lambda _: None
-    elif not console.is_terminal:
-        yield show
-    else:
-        state = TextColumn("{task.description}", markup=False)
-        with Progress(BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn(), console=console) as bar:
-            task = bar.add_task("steps", total=total, completed=done)
-            yield lambda report: bar.update(task, completed=report.step + 1, description=_state(report))
+        return
+    with progress_bar() as bar:
+        if bar is None:
+            yield show
+        else:
+            yield lambda report: bar.update(report.step + 1, total, _state(report))
 
 
 def _state(report: StepReport) -> str:

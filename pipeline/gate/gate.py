@@ -102,11 +102,12 @@ class Decision:
 
 
 class GateShutError(Exception):
-    """The gate refused; the message has a line an objection."""
+    """The gate refused; `lines` has one for each objection."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        super().__init__("\n".join(f"refused: {objection}" for objection in decision.objections))
+        self.lines = tuple(f"refused: {objection}" for objection in decision.objections)
+        super().__init__("\n".join(self.lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from pipeline.base.money import usd_text
 from pipeline.base.paths import ROOT, ledger_path
 from pipeline.base.prompts import RefusedLine
 from pipeline.base.redaction import redact
+from pipeline.base.screen import say
 from pipeline.datasets.sources import SourceError
 from pipeline.gate.digests import changed
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require_same_tree
@@ -104,7 +104,7 @@ def _signals(run: Run) -> Iterator[None]:
     def interrupt() -> bool:
         in_flight, again = run.budget.reserved.requests, run.stop.asked
         if in_flight and not again:
-            sys.stderr.write(f"finishing {in_flight} in flight, for {LONGEST_STOP:g} s; press again to break off\n")
+            say(f"finishing {in_flight} in flight, for {LONGEST_STOP:g} s; press again to break off")
         run.stop.ask("interrupted: what was in flight has come in and is written", INTERRUPTED)
         return again
 

@@ -12,12 +12,12 @@ asked, a run that would not fit its budget even at the low end of the range trip
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.base.money import pico, usd_text
+from pipeline.base.screen import say
 from pipeline.generation.breaker import Sign, Trip
 from pipeline.generation.ledger import Ledger, State
 from pipeline.generation.outcome import UNUSABLE, StopError
@@ -56,7 +56,7 @@ def require_hope(plan: Plan, fingerprint: Fingerprint | None, supported: frozens
     mend = f"Use {' or '.join(ways)}" if ways else "Choose another provider: this one gives neither logprobs nor ids"
     if plan.route.api == "openrouter":
         raise StopError(f"{_way(plan)}: {known}, so every row would be paid for and refused. {mend}")
-    sys.stderr.write(f"warning: {_way(plan)}: {known}, so every row will be refused. {mend}\n")
+    say(f"warning: {_way(plan)}: {known}, so every row will be refused. {mend}")
 
 
 def require_known_cost(manifest: Manifest, spent: Mapping[State, tuple[int, int]], out: Path, ledger: Path) -> None:

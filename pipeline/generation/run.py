@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TextIO, TypeAlias
 
 from pipeline.base.money import pico, usd_text
+from pipeline.base.screen import say
 from pipeline.gate.digests import DigestError, tree_digests
 from pipeline.gate.gate import Kind, Permit, day_caps
 from pipeline.generation.backends.hosted import HostedBackend, client_of, find_endpoint, find_key_limit
@@ -231,7 +231,7 @@ def _run_of(start: _Start, opened: _Opened, progress: Progress) -> Run:
         costs = forecast(ledger.costs(plan.route), rows)
     text = "not known: too few answers of this route are in the ledger" if costs is None else costs.text
     if plan.route.api not in OWN_APIS:
-        sys.stderr.write(f"estimate for {rows} rows: {text}\n")
+        say(f"estimate for {rows} rows: {text}")
     events.write("estimate", rows=rows, budget_usd=usd_text(left), text=text)
     return Run(
         *(plan, permit, opened.folder, opened.manifest, ledger, opened.budget, opened.backend, opened.fingerprint),

@@ -29,6 +29,7 @@ from harness.measures.chaos.server import bad_wire
 from harness.measures.chaos.session import Due, Ended, reconciled, session, when_asked, when_writing
 from harness.views.view import PROFILES
 from pipeline.base.money import pico, usd_text
+from pipeline.base.screen import show
 from pipeline.generation.breaker import Sign
 from pipeline.generation.ledger import listing
 from pipeline.generation.outcome import BUDGET_SPENT
@@ -172,12 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found, way = isolated(seed, options.prompts)
         total.add(found)
         runs += 1
-        sys.stdout.write(f"seed {seed}: {way}, {time.monotonic() - start:.1f} s: {_said(found.counts)}\n")
+        show(f"seed {seed}: {way}, {time.monotonic() - start:.1f} s: {_said(found.counts)}")
         for example in found.examples[:MOST_EXAMPLES]:
-            sys.stdout.write(f"  {example}\n")
-        sys.stdout.flush()
-    sys.stdout.write(f"{runs} runs of {options.prompts} prompts: {_said(total.counts)}\n")
-    sys.stdout.write(f"violations: {_said(total.violations) or 'none'}\n")
+            show(f"  {example}")
+    show(f"{runs} runs of {options.prompts} prompts: {_said(total.counts)}")
+    show(f"violations: {_said(total.violations) or 'none'}")
     return 1 if total.violations else 0
 
 

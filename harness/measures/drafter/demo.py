@@ -31,6 +31,7 @@ from harness.tiny_target.provenance import WEIGHTS
 from harness.tiny_target.words import Split
 from pipeline.base.files import write_whole
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show
 from pipeline.datasets.decontaminate import asked_in
 from pipeline.datasets.sources import SourceError
 from pipeline.records import Json, JsonObject
@@ -114,9 +115,9 @@ def run(options: argparse.Namespace) -> int:
     for stage in stages(options):
         name = stage.name
         if stage.done is not None and stage.done.exists():
-            sys.stderr.write(f"{name}: there already\n")
+            say(f"{name}: there already")
             continue
-        sys.stderr.write(f"{name}: python -m {' '.join(stage.command)}\n")
+        say(f"{name}: python -m {' '.join(stage.command)}")
         begun = time.monotonic()
         completed = subprocess.run(
             [sys.executable, "-m", *stage.command], cwd=ROOT, check=False, stdout=subprocess.PIPE
@@ -127,11 +128,11 @@ def run(options: argparse.Namespace) -> int:
             if stage.evaluation is not None:
                 _write(stage.evaluation, completed.stdout)
         if completed.returncode:
-            sys.stderr.write(f"{name} ended with {completed.returncode}\n")
+            say(f"{name} ended with {completed.returncode}")
             return completed.returncode
         if stage.least_rows and (accepted := int(results[name]["rows"]["accepted"])) < stage.least_rows:
             wanted = f"{accepted} rows were accepted, {stage.least_rows} are wanted"
-            sys.stderr.write(f"error: {wanted}. Raise --rows a little\n")
+            say(f"error: {wanted}. Raise --rows a little")
             return FAILED
         if stage.done is not None and stage.done.suffix == ".done":
             stage.done.touch()
@@ -192,9 +193,9 @@ def tiny_report(out: Path, results: Results, seconds: Seconds) -> int:
     _write(out / "demo.json", (json.dumps(document, indent=2) + "\n").encode("ascii"))
     beside = ", ".join(f"{name} {length:.2f}" for name, length in others)
     times = ", ".join(f"{name} {each:,.0f} s" for name, each in seconds.items())
-    sys.stdout.write(
-        f"{trained[1]:.2f} tokens a round by {SHAPE} (aim {AIM}); {beside}\n"
-        f"{document['accepted_rows']:,} rows accepted ({out / 'rows' / MANIFEST}); {failures} answers differ; {times}\n"
+    show(
+        f"{trained[1]:.2f} tokens a round by {SHAPE} (aim {AIM}); {beside}",
+        f"{document['accepted_rows']:,} rows accepted ({out / 'rows' / MANIFEST}); {failures} answers differ; {times}",
     )
     return 0 if trained[1] >= AIM and not failures else FAILED
 
@@ -263,7 +264,7 @@ def _lines(documents: Iterable[JsonObject]) -> bytes:
 def smollm_report(out: Path, results: Results, seconds: Seconds) -> int:  # noqa: ARG001 - stages that are done do not run
     """Print the evaluation, which may be an earlier run's."""
     for text in table(json.loads((out / RESULT).read_bytes()), seconds):
-        sys.stdout.write(f"{text}\n")
+        show(text)
     return 0
 
 

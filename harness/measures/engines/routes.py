@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from harness.live.fingerprint_diff import lines_of
 from harness.measures.fidelity import needless
 from harness.measures.fingerprints import FOLDER, table
 from pipeline.base.binomial import clopper_pearson_upper
+from pipeline.base.screen import say, show_text
 from pipeline.formats.format import Format
 from pipeline.formats.registry import open_format
 from pipeline.generation.engines.openrouter import NoAnswerError
@@ -80,13 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         learned = survey(options.engine, options.url, options.learn, options.seed + APART, fmt)
         exchanges = survey(options.engine, options.url, options.each, options.seed, fmt, keep=options.keep)
     except (EngineError, NoAnswerError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     known = with_scripts(measured(learned, fmt), options.engine, fmt)
     if options.write:
         write(known, options.source or options.engine)
     result = report([judged_by(known, one, fmt) for one in exchanges], fmt)
-    sys.stdout.write(json.dumps(result) + "\n" if options.json else "".join(map(table, known)) + shown(result))
+    show_text(json.dumps(result) if options.json else "".join(map(table, known)) + shown(result))
     return 1 if result["wrong"] or result["needless"] else 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from harness.engines.__main__ import add_engine, start_of
 from harness.engines.agreement import add_prompts, asks_of, by_transformers, compared
 from harness.engines.launch import running
 from harness.engines.settings import Name
+from pipeline.base.screen import say, show, show_json
 from pipeline.generation.engines.dialects import DIALECTS
 from pipeline.generation.engines.openrouter import NoAnswerError
 from pipeline.generation.engines.output import EngineError, EngineOutput
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             theirs, counted = asyncio.run(decoded(start.name, engine.url, wanted, start.rows))
             seconds = engine.seconds
     except (EngineError, NoAnswerError, httpx2.TransportError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     own = own_rounds(start.model, options.drafter, wanted, options.depth)
     found = compared(by_transformers(start.model, wanted, start.rows)[1], theirs)
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told: dict[str, Json] = {"engine": start.name, "device": start.device, "start_seconds": round(seconds, 1)}
     lengths: dict[str, Json] = {"acceptance_length": round(counted.length, 3), "ours": round(own.length, 3)}
     rounds: dict[str, Json] = {"rounds": counted.rounds, "accepted": counted.accepted, "objections": [*objections]}
-    sys.stdout.write(json.dumps(told | lengths | rounds | found) + "\n")
-    sys.stdout.write("FAIL\n" if objections else "PASS\n")
+    show_json(told | lengths | rounds | found)
+    show("FAIL" if objections else "PASS")
     return 1 if objections else 0
 
 

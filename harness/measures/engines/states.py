@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from harness.emulator.survey import PROMPTS
 from pipeline.base.prompts import read_prompts
+from pipeline.base.screen import say, show
 from pipeline.drafter.target.server import ServedStatesError, rows_of
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids, Prompt
@@ -43,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.url, options.model, options.layers, prompts_of(options.prompts), options.tokens
         )
     except (ServedStatesError, OSError, ValueError, KeyError, TypeError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     share = f"{worst / largest:.1e}, limit {options.limit:.0e}"
     told = f"largest difference {worst:.2e} among numbers up to {largest:.1f}: {share}"
-    sys.stdout.write(f"{rows} rows of layers {options.layers}: {told}\n")
+    show(f"{rows} rows of layers {options.layers}: {told}")
     return 1 if worst > options.limit * largest else 0
 
 

@@ -9,7 +9,6 @@ with the ids that its answers carry; then the engine is ended. Unknown options g
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -19,6 +18,7 @@ from harness.engines.launch import running
 from harness.engines.settings import Name
 from harness.measures.engines import routes as engine_routes
 from harness.views.roundtrip import MODEL
+from pipeline.base.screen import say
 from pipeline.generation.engines.output import EngineError
 
 PARSERS: Final[Mapping[Name, Sequence[str]]] = {
@@ -40,5 +40,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with running(start) as engine:
             return engine_routes.main(["--engine", start.name, "--url", engine.url, *more])
     except EngineError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2

@@ -26,6 +26,7 @@ from harness.fixtures.forks import told_by
 from harness.fixtures.runs import byte_format, whole_run
 from harness.measures.load.ledger import cost_of_a_request, prefilled
 from harness.measures.load.sides import Spent, a_prompt, bare, load_world, memory, ours, plan_of
+from pipeline.base.screen import show
 
 IN_FLIGHT = (64, 256, 1024)
 AIM, AIMED_AT = 0.35, frozenset({64, 256})
@@ -147,8 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for part in options.part or parts:
             for line, good in parts[part](Path(folder)):
-                sys.stdout.write(f"{line}{'' if good else '  MISSED'}\n")
-                sys.stdout.flush()
+                show(f"{line}{'' if good else '  MISSED'}")
                 missed += not good
     return 1 if missed else 0
 

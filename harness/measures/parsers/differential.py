@@ -16,7 +16,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from typing import Any
 from harness.measures.parsers.rules import MADE_UP, RULES, explained, reading_of, summary
 from harness.strategies.texts import Drawn, ids_of_text
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say, show, show_text
 from pipeline.formats.format import Format, Parts
 from pipeline.formats.kimi.format import ARGUMENT_BEGIN, CALL_BEGIN
 from pipeline.formats.registry import find_tokenizer, load_format, open_format
@@ -225,9 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.shared is None:
         parser.error("--shared or $DRAFTER_GATE_SHARED names the folder of recorded cases")
     verdicts = compared(options.shared)
-    sys.stdout.write(table(verdicts))
+    show_text(table(verdicts))
     wrong = unexplained(verdicts)
-    sys.stdout.write("".join(f"{line}\n" for line in wrong))
+    show(*wrong)
     return 1 if wrong else 0
 
 
@@ -241,9 +241,9 @@ def drawn(engine: str, python: Path, number: int) -> int:
     try:
         tally = compared_live(engine, python, drawn_texts(number), open_format("tiny-kimi"))
     except OracleError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
-    sys.stdout.write(table_of(engine, tally))
+    show_text(table_of(engine, tally))
     return 1 if tally.unexplained else 0
 
 

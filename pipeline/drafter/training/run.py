@@ -8,7 +8,6 @@ the last checkpoint stands. Every session is listed with the attestation it ran 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.base.paths import ROOT
+from pipeline.base.screen import say
 from pipeline.drafter.training import checkpoints
 from pipeline.drafter.training.metrics import MetricsFile, Tracker, flat, tracker_named
 from pipeline.drafter.training.trainer import NotFiniteError, StepReport, Training
@@ -175,7 +175,7 @@ def signals() -> Iterator[StopSignal]:
         if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not stop.requested:
-            sys.stderr.write("finishing this step and writing a checkpoint; press again to break off\n")
+            say("finishing this step and writing a checkpoint; press again to break off")
         stop.requested = True
 
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -145,7 +145,8 @@ async def _ask(
     run = manifest.run
     requests = probe_requests_of(wanted.chosen, plan, endpoint, run, wanted.repeats)
     todo = _unasked(requests, ledger, resend=plan.resend_unknown)
-    say(estimate(wanted, requests, todo, endpoint))
+    for line in estimate(wanted, requests, todo, endpoint):
+        say(line)
     budget = budget_of(permit, plan, ledger, run, await find_key_limit(client))
     stack.callback(budget.close)
     mark = LedgerMark(plan.out, run, ledger)
@@ -180,19 +181,16 @@ def _unasked(requests: ProbeRequests, ledger: Ledger, *, resend: bool) -> ProbeR
     return ProbeRequests(tuple(one for one, entry in pairs if entry is None or entry.state in again))
 
 
-def estimate(wanted: ProbePlan, requests: ProbeRequests, todo: ProbeRequests, endpoint: Endpoint) -> str:
+def estimate(wanted: ProbePlan, requests: ProbeRequests, todo: ProbeRequests, endpoint: Endpoint) -> tuple[str, str]:
     """Return the number of requests and their highest cost."""
     plan, probes = wanted.plan, len({one.probe.id for one in requests.asked})
     before = len(requests.asked) - len(todo.asked)
     known = f", {before} of them asked before" if before else ""
     money = "" if plan.route.api == "openrouter" else " (emulated: no money)"
     prices = f"${_price(endpoint.prompt_usd)} and ${_price(endpoint.completion_usd)} a million tokens"
-    return (
-        f"{plan.route.name} {plan.route.model}: {len(requests.asked)} requests{known}; {probes} probes as a stream and"
-        f" as one body, {wanted.repeats} times each\n"
-        f"at most ${usd_text(todo.worst.pico)} at {prices} in and out, of a budget of ${usd_text(plan.budget_pico)}"
-        f"{money}"
-    )
+    asked = f"{len(requests.asked)} requests{known}; {probes} probes as a stream and as one body"
+    most = f"at most ${usd_text(todo.worst.pico)} at {prices} in and out, of a budget of ${usd_text(plan.budget_pico)}"
+    return f"{plan.route.name} {plan.route.model}: {asked}, {wanted.repeats} times each", f"{most}{money}"
 
 
 def _price(usd: Decimal) -> str:
