@@ -286,7 +286,7 @@ class EventLog:
     def write(self, event: str, **fields: Json) -> None:
         """Write one line: `at`, `event`, and the fields."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._file.write(json.dumps({"at": at, "event": event, **fields}, ensure_ascii=False) + "\n")
+        self._file.write(json.dumps({"at": at, "event": event, **fields}) + "\n")
 
     def close(self) -> None:
         self._file.close()
