@@ -112,7 +112,7 @@ def parse_cassette(text: str) -> Cassette:
         if stored["version"] != VERSION:
             raise CassetteError(f"cassette version {stored['version']!r}, wanted {VERSION}. Run: {RECORD}")
         return Cassette(read_provenance(stored["provenance"]), tuple(map(read_interaction, stored["interactions"])))
-    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CassetteError(f"no readable cassette ({type(error).__name__}: {error}). Run: {RECORD}") from error
 
 

@@ -127,6 +127,23 @@ def strict_object(text: str | bytes) -> dict[str, Json]:
     return value
 
 
+def foreign_json(raw: bytes | str) -> Json:
+    """Parse the JSON of another program, of any shape.
+
+    Raises ValueError for what is no JSON, and for what is nested deeper than `MOST_NESTED`: whoever walks or prints the
+    value may recurse.
+    """
+    try:
+        value: Json = json.loads(raw)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply to read") from None
+    try:
+        require_shallow(value)
+    except RefusedError as error:
+        raise ValueError(error.refusal.detail) from None
+    return value
+
+
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     value = dict(pairs)
     if len(value) < len(pairs):

@@ -3,16 +3,20 @@
 Guarantees: a prompt is never rendered in two ways. Where the tokenizer's directory holds `chat_template.jinja`, or its
 `tokenizer_config.json` names a template, what that renders must equal the format's own rendering id for id, or the
 prompt is refused; a release that changes its template is so noticed at the first row. Jinja settings are those of
-transformers' `apply_chat_template`.
+transformers' `apply_chat_template`. A template is code of somebody else: it runs in jinja's sandbox with a bound on its
+memory, and whatever it raises is its own fault, named so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import resource
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jinja2 import Template, TemplateError
 from jinja2.ext import LoopControlExtension
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
     from pipeline.records import Json
 
 FILE_NAME = "chat_template.jinja"
+MOST_MEMORY: Final = 2 << 30
+"""Bytes that a template may take beside what the process holds. A text of this size is no prompt."""
+_RENDERING: Final = threading.Lock()
+"""The bound is the process's, so one template runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +49,18 @@ class ChatTemplate:
         RefusedError(PROMPT_UNSUPPORTED) where the template itself refuses.
         """
         try:
-            return self.compiled.render(
-                messages=[dict(message) for message in prompt.messages],
-                tools=[dict(tool) for tool in prompt.tools] or None,
-                thinking=prompt.thinking,
-                add_generation_prompt=True,
-                **variables,
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            message = f"{self.path.name} cannot render this prompt: {error}"
+            with _bounded():
+                return self.compiled.render(
+                    messages=[dict(message) for message in prompt.messages],
+                    tools=[dict(tool) for tool in prompt.tools] or None,
+                    thinking=prompt.thinking,
+                    add_generation_prompt=True,
+                    **variables,
+                )
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the code is not ours, and may raise anything
+            message = f"{self.path.name} cannot render this prompt: {error!s:.300}"
             raise RefusedError(Reason.PROMPT_UNSUPPORTED, message, field="messages") from None
 
     def require_equal(self, tokenizer: Tokenizer, prompt: Prompt, ids: Ids, variables: Mapping[str, Json]) -> None:
@@ -78,9 +89,33 @@ def load_template(directory: Path) -> ChatTemplate | None:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     try:
-        return ChatTemplate(path, environment.from_string(source), source)
-    except TemplateError as error:
-        raise TokenizerError(f"{path}: no usable chat template ({error})") from None
+        with _bounded():  # jinja computes what is constant when it compiles
+            return ChatTemplate(path, environment.from_string(source), source)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        raise TokenizerError(f"{path}: no usable chat template ({error!s:.300})") from None
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Bound the memory that a template may take.
+
+    Raises TemplateError where it wants more. A lower bound of the user's own is left as it is, and its MemoryError too.
+    """
+    with _RENDERING:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        held = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+        if soft != resource.RLIM_INFINITY and soft <= held + MOST_MEMORY:
+            yield
+            return
+        resource.setrlimit(resource.RLIMIT_AS, (held + MOST_MEMORY, hard))
+        try:
+            yield
+        except MemoryError:
+            raise TemplateError(f"it takes more than {MOST_MEMORY >> 30} GiB of memory") from None
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _source(path: Path) -> str | None:
@@ -93,7 +128,7 @@ def _source(path: Path) -> str | None:
             return path.read_text(encoding="utf-8")
         config = path.with_name("tokenizer_config.json")
         named = json.loads(config.read_text(encoding="utf-8")).get("chat_template") if config.is_file() else None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path}: no usable chat template ({error})") from None
     return named if isinstance(named, str) else None
 

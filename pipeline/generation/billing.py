@@ -233,7 +233,10 @@ def _amount(value: Exact) -> int | None:
 def _shown(usage: dict[str, Exact]) -> str:
     """Show the fields that say what an answer cost."""
     named = ("cost", "is_byok", "cost_details")
-    return ", ".join(f"{name}: {str(usage[name])!r}" for name in named if name in usage)
+    try:
+        return ", ".join(f"{name}: {str(usage[name])!r}" for name in named if name in usage)
+    except RecursionError:
+        return "nested too deeply to show"
 
 
 def _count(value: Exact) -> int | None:

@@ -60,7 +60,9 @@ ROWS: tuple[Mapping[str, object], ...] = (
 )
 
 
-@pytest.mark.parametrize("more", [(), ("--rows",), ("--json",), ("--rows", "--json")])
+@pytest.mark.parametrize(
+    "more", [(), ("--rows",), ("--json",), ("--rows", "--json")], ids=["table", "rows", "json", "rows as json"]
+)
 def test_audit_shows_rows_and_files_escaped(
     more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +73,7 @@ def test_audit_shows_rows_and_files_escaped(
     require_plain(capsys.readouterr())
 
 
-@pytest.mark.parametrize("more", [(), ("--json",), ("--check",)])
+@pytest.mark.parametrize("more", [(), ("--json",), ("--check",)], ids=["table", "json", "checked"])
 def test_prepare_shows_files_escaped(more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = lines_of(tmp_path / f"{NAMED}.jsonl", *ROWS)
     out = tmp_path / f"{NAMED}-out.jsonl"
@@ -81,7 +83,7 @@ def test_prepare_shows_files_escaped(more: tuple[str, ...], tmp_path: Path, caps
     require_plain(capsys.readouterr())
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["table", "json"])
 def test_the_ledger_is_listed_escaped(
     more: tuple[str, ...], own_state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ import orjson
 import torch
 
 from pipeline.base.files import weights_sha256
+from pipeline.base.json_lines import foreign_json
 from pipeline.base.redaction import redact
 from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target.files import TargetFacts
@@ -209,9 +210,10 @@ class ServedTarget:
         if response.status_code != httpx2.codes.OK:
             raise ServedStatesError(f"{url}: status {response.status_code}, {redact(response.text, 300)}")
         try:
-            found = orjson.loads(response.content)
-        except orjson.JSONDecodeError:
-            raise ServedStatesError(f"{url}: the answer is no JSON") from None
+            found = foreign_json(response.content)
+        except ValueError as error:
+            what = f"the answer is no JSON ({redact(str(error), 100)})"
+            raise ServedStatesError(f"{url}: {what}") from None
         if not isinstance(found, dict):
             raise ServedStatesError(f"{url}: the answer is no JSON object")
         return found

@@ -136,8 +136,9 @@ def judgement_of(answer: LedgerAnswer, dialect: EngineDialect, asked: ServerRequ
     """Judge an engine's answer; nothing that it does is billed.
 
     An answer that contradicts itself is asked for again, and left to a later run where it comes each time: no row is
-    refused for what an engine got wrong. An answer without ids ends the run, since all others will have none. An error
-    status that faults this one request sets its row aside; one that faults all of them ends the run.
+    refused for what an engine got wrong. One that this program fails to judge is kept, and its row is `internal_error`.
+    An answer without ids ends the run, since all others will have none. An error status that faults this one request
+    sets its row aside; one that faults all of them ends the run.
     """
     free, name = Bill(0, len(asked.prompt), 0), dialect.name
     if (status := answer.status) != OK:
@@ -147,15 +148,14 @@ def judgement_of(answer: LedgerAnswer, dialect: EngineDialect, asked: ServerRequ
     try:
         output = generation_of(dialect, asked, answer.raw)
     except NoIdsError as error:
-        return Judgement(Verdict.HOPELESS, free, _short(error), f"an answer of {name} is none:")
-    except Exception as error:  # noqa: BLE001 - whatever an answer holds, it must not stop every resume at its row
-        return Judgement(Verdict.LATER, free, f"{OK}: {_short(error)}")
+        return Judgement(Verdict.HOPELESS, free, redact(str(error), MOST_OF_AN_ERROR), f"an answer of {name} is none:")
+    except EngineError as error:
+        return Judgement(Verdict.LATER, free, f"{OK}: {redact(str(error), MOST_OF_AN_ERROR)}")
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a bug of ours, no fault of the engine's: `_completion` meets it again and says where
+        return Judgement(Verdict.KEPT, free)
     return Judgement(Verdict.KEPT, replace(free, completion_tokens=len(output.ids)))
-
-
-def _short(error: Exception) -> str:
-    named = "" if isinstance(error, EngineError) else f"{type(error).__name__}: "
-    return redact(f"{named}{error}", MOST_OF_AN_ERROR)
 
 
 async def open_server(stack: AsyncExitStack, plan: Plan) -> EngineServer:

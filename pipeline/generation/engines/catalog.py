@@ -6,11 +6,11 @@ names the path.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+from pipeline.base.json_lines import foreign_json
 from pipeline.base.redaction import redact
 from pipeline.generation.engines.openrouter import HttpAnswer, OpenRouter
 from pipeline.records import Json, JsonObject, Route
@@ -101,9 +101,10 @@ async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject
 
 def _data(answer: HttpAnswer, path: str) -> Json:
     try:
-        body: Json = json.loads(answer.raw)
-    except ValueError:
-        raise CatalogError(f"{path} answered {answer.status} with {len(answer.raw)} bytes that are not JSON") from None
+        body = foreign_json(answer.raw)
+    except ValueError as error:
+        what = f"{len(answer.raw)} bytes that are not JSON ({redact(str(error), 100)})"
+        raise CatalogError(f"{path} answered {answer.status} with {what}") from None
     if answer.status != OK or not isinstance(body, dict) or "data" not in body:
         error = body.get("error") if isinstance(body, dict) else None
         message = error.get("message") if isinstance(error, dict) else None

@@ -10,7 +10,6 @@ of settings holds keys.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any, Final, Protocol, Self
 
 import httpx2
 
+from pipeline.base.json_lines import foreign_json
 from pipeline.base.redaction import redact
 from pipeline.generation.engines.bounded import BoundedClient, cut_of
 from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError, encode_body
@@ -341,11 +341,9 @@ def whole(value: object, what: str) -> int:
 
 def _object(content: bytes, what: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(content)
-    except ValueError:
-        raise EngineError(f"{what}: the answer is no JSON") from None
-    except RecursionError:
-        raise EngineError(f"{what}: the answer is nested too deeply") from None
+        found = foreign_json(content)
+    except ValueError as error:
+        raise EngineError(f"{what}: the answer is no JSON ({redact(str(error), 100)})") from None
     if isinstance(found, dict):
         return found
     raise EngineError(f"{what}: the answer is no JSON object")
