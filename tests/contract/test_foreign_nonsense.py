@@ -86,7 +86,7 @@ def test_a_page_that_is_nested_too_deeply_is_the_providers_error(
 
 
 @pytest.mark.parametrize("deep", DEEP, ids=IDS)
-def test_an_answer_that_is_nested_too_deeply_is_refused_or_unread(deep: str) -> None:
+def test_an_answer_nested_too_deeply_is_refused_or_unread(deep: str) -> None:
     body = '{"id":"g","choices":%s,"usage":{"prompt_tokens":%s,"cost":%s}}' % (deep, deep, deep)  # noqa: UP031
     with pytest.raises(RefusedError):
         completion_of_json(body.encode())
@@ -146,7 +146,7 @@ ASKED = ServerRequest((1, 2, 3), Sampling(max_tokens=8), (9,))
 def test_an_engines_nonsense_is_asked_for_again(name: str, deep: str) -> None:
     raw = f'{{"output_ids":{deep},"choices":{deep}}}'.encode()
 
-    judgement = judgement_of(LedgerAnswer(200, raw), DIALECTS[name](), ASKED)  # type: ignore[index]
+    judgement = judgement_of(LedgerAnswer(200, raw), DIALECTS[name](), ASKED)
 
     assert Verdict.LATER is judgement.verdict
     assert "no JSON" in judgement.why

@@ -32,9 +32,9 @@ NAMED = FORGED.replace("\x00", "").replace("/", "")
 """As the name of a file."""
 
 
-def require_plain(captured: pytest.CaptureResult[str]) -> None:
+def require_plain(captured: tuple[str, str]) -> None:
     """Nothing raw is left of the forged text, which is there all the same."""
-    said = captured.out + captured.err
+    said = "".join(captured)
     assert [] == [char for char in said if char not in "\n\t" and escaped(char) != char]
     assert [] == [line for line in said.splitlines() if line.startswith("allowed")]
     assert "x\\x1b[2K" in said or "x\\u001b[2K" in said
@@ -186,13 +186,13 @@ def test_the_summary_of_a_run_is_escaped(capsys: pytest.CaptureFixture[str]) -> 
         *("stopped", 1, f"the provider says {FORGED}", FORGED, FORGED, rows),
         by_evidence={"counted": 1},
         by_reason={"upstream_error": 1},
-        first_of_reason={"upstream_error": FORGED},  # type: ignore[dict-item]
+        first_of_reason={"upstream_error": FORGED},
         unknown_rows=(FORGED,),
         tree_changed=(FORGED,),
         prompt_tokens=1,
         output_tokens=1,
         cost=COST,
-        counted=None,
+        counted={},
         shards=(FORGED,),
         paused=None,
     )

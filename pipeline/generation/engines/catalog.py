@@ -102,8 +102,8 @@ async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject
 def _data(answer: HttpAnswer, path: str) -> Json:
     try:
         body = foreign_json(answer.raw)
-    except ValueError as error:
-        what = f"{len(answer.raw)} bytes that are not JSON ({redact(str(error), 100)})"
+    except ValueError as unread:
+        what = f"{len(answer.raw)} bytes that are not JSON ({redact(str(unread), 100)})"
         raise CatalogError(f"{path} answered {answer.status} with {what}") from None
     if answer.status != OK or not isinstance(body, dict) or "data" not in body:
         error = body.get("error") if isinstance(body, dict) else None

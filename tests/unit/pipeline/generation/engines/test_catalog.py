@@ -122,7 +122,11 @@ def test_an_entry_that_is_not_as_documented_is_an_error(change: dict[str, object
 @pytest.mark.parametrize(
     "body,status,message",
     [
-        (b"<html>", 200, "/key answered 200 with 6 bytes that are not JSON"),
+        (
+            b"<html>",
+            200,
+            "/key answered 200 with 6 bytes that are not JSON (Expecting value: line 1 column 1 (char 0))",
+        ),
         (b"[]", 200, "/key answered 200: no 'data', and no error message either"),
         (b'{"error":{"message":"User not found.","code":401}}', 401, "/key answered 401: User not found."),
         (b'{"data":[]}', 200, "/key: an object is wanted where list stands"),
