@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils.logging import disable_progress_bar
 
 from harness.tiny_target.conversion import copy_template, write_tokenizer_json
 from harness.tiny_target.grammar import samples
@@ -26,7 +25,7 @@ from harness.tiny_target.layout import taught_ids, texts
 from harness.tiny_target.provenance import write_provenance
 from harness.tiny_target.vocabulary import BASE_SIZE, train_ranks, write_vocabulary
 from harness.tiny_target.words import Split
-from pipeline.base.screen import say
+from pipeline.base.screen import say, say_logs_of_transformers
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import CONTROL_TOKENS, load_tokenizer
 
@@ -82,7 +81,7 @@ def build(recipe: Recipe, directory: Path) -> float:
     write_tokenizer_json(tokenizer)
     copy_template(directory)
     model, loss = fit(recipe, load_format("kimi-k2.5", tokenizer))
-    disable_progress_bar()
+    say_logs_of_transformers()
     model.to(torch.bfloat16).save_pretrained(directory)
     run = {"recipe": asdict(recipe), "loss": round(loss, 4), "parameters": model.num_parameters()}
     write_provenance(directory, run)

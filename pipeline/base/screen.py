@@ -11,6 +11,7 @@ Nothing else in `pipeline` and `harness` writes to stdout or stderr, or uses ric
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import traceback
@@ -106,6 +107,34 @@ def say_traceback(error: BaseException) -> None:
     Behind a bar, so that no line of a message looks like one of ours.
     """
     say(*(f"| {line}" for part in traceback.format_exception(error) for line in part.rstrip("\n").split("\n")))
+
+
+class LogLines(logging.Handler):
+    """Writes what libraries log to stderr, as `say` does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def say_logs() -> None:
+    """Let libraries' warnings go to stderr escaped."""
+    logging.lastResort = LogLines(logging.WARNING)
+
+
+def say_logs_of_transformers() -> None:
+    """Let warnings of transformers go the same way.
+
+    Its bars of progress go nowhere.
+
+    It has a handler of its own, and its warnings repeat what a model's files say.
+    """
+    from transformers.utils import logging as its
+
+    its.disable_progress_bar()
+    its.disable_default_handler()
+    its.enable_propagation()
+    say_logs()
 
 
 def show_headed(head: str, style: str, rest: str) -> None:

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.base.screen import say, say_traceback, show
+from pipeline.base.screen import say, say_logs, say_traceback, show
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -68,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
     main(["gate", "status"])
     """
+    say_logs()
     try:
         options = _parser(arguments).parse_args(arguments)
         _require_outside_tree(getattr(options, "out", None))

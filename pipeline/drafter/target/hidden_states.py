@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from pipeline.base.screen import say_logs_of_transformers
 from pipeline.drafter.rows import TrainingRow
 from pipeline.drafter.target.files import TargetError, TargetFacts, target_facts
 from pipeline.drafter.target.layers import Layers, layers_of
@@ -251,12 +252,11 @@ def load_target(
         [row] = target.states([training_row])
     """
     from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
 
     facts = facts or target_facts(directory)
     chosen = layers_of(facts.num_layers, layers)
     device = torch.device(device)
-    disable_progress_bar()
+    say_logs_of_transformers()
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             directory,

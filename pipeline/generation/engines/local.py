@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
-from transformers.utils.logging import disable_progress_bar
 
+from pipeline.base.screen import say_logs_of_transformers
 from pipeline.generation.engines.output import EngineError, EngineOutput, complete
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def load_engine(directory: Path, *, threads: int | None = None) -> LocalEngine:
         raise EngineError(f"{directory}: no model there (no config.json); give its directory with --weights DIR")
     if threads is not None:
         torch.set_num_threads(threads)
-    disable_progress_bar()  # a bar for a load of milliseconds, in the middle of the caller's own
+    say_logs_of_transformers()
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(

@@ -6,7 +6,7 @@ import base64
 import gzip
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -253,6 +253,15 @@ def post(url: str, content: bytes = b'{"q":1}') -> bytes:
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json", "X-Stainless-Lang": "python"}
     with httpx2.Client() as client:
         return client.post(f"{url}/chat/completions", content=content, headers=headers).content
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, bytes.hex], ids=["base64", "hex"])
+def test_an_answer_with_the_key_in_use_encoded_is_not_kept(encode: Callable[[bytes], bytes | str]) -> None:
+    said = encode(f"Bearer {KEY}".encode())
+    body = b'{"a":"%b"}' % (said if isinstance(said, bytes) else said.encode())
+
+    with pytest.raises(CassetteError, match="the key in use, encoded"), server(body=body) as url, recording():
+        post(url)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 
 import pytest
 
 from pipeline.base.redaction import redact
-from pipeline.base.screen import escaped, say, show, show_bytes, show_json, show_json_lines, show_table
+from pipeline.base.screen import escaped, say, say_logs, show, show_bytes, show_json, show_json_lines, show_table
 
 
 @pytest.mark.parametrize(
@@ -79,3 +80,14 @@ def test_a_cell_of_a_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     show_table([("route", FORGED)], ("a", "b"), width=200)
 
     assert 1 == sum("allowed" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_what_libraries_log_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    monkeypatch.setattr(logging.getLogger("a.library"), "handlers", [])
+    monkeypatch.setattr(logging.getLogger("a.library"), "parent", None)
+    say_logs()
+
+    logging.getLogger("a.library").warning("a model of type %s", FORGED)
+
+    assert f"warning: a model of type {escaped(FORGED)}\n" == capsys.readouterr().err
