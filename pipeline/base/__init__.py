@@ -10,6 +10,7 @@ Guarantees: imports only `pipeline.records`. It has no single entry; its files c
     redaction    secrets taken out of what providers say
     decodings    encodings undone, so that a key behind one is seen
     secret_shapes  what has the shape of a key, in prompts and recordings
+    screen       the one writer to the terminal
     money        USD as whole pico-dollars
     binomial     an upper bound on a rate
     paths        where this checkout keeps its state

@@ -125,9 +125,7 @@ def say_logs() -> None:
 def say_logs_of_transformers() -> None:
     """Let warnings of transformers go the same way.
 
-    Its bars of progress go nowhere.
-
-    It has a handler of its own, and its warnings repeat what a model's files say.
+    It has a handler of its own, and its warnings repeat what a model's files say. Its bars of progress go nowhere.
     """
     from transformers.utils import logging as its
 

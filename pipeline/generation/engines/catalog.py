@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from pipeline.base.json_lines import foreign_json
+from pipeline.base.money import MOST_PICO, PICO_PER_USD
 from pipeline.base.redaction import redact
 from pipeline.generation.engines.openrouter import HttpAnswer, OpenRouter
 from pipeline.records import Json, JsonObject, Route
 
 OK = 200
 NOT_FOUND = 404
+MOST_PRICE = Decimal(1)
+"""USD a token or a request: a thousand times the dearest that is known. Above it no worst case can be booked."""
+MOST_LEFT = Decimal(MOST_PICO // PICO_PER_USD)
+"""USD that a key may still spend; what is above no run could."""
 
 
 class CatalogError(Exception):
@@ -85,7 +90,8 @@ async def fetch_key(client: OpenRouter) -> KeyLimits:
     usage = _usd(data.get("usage"), "/key")  # an answer without it is not that of a key, so its limits are not believed
     limit, left = _optional_usd(data.get("limit"), "/key"), data.get("limit_remaining")
     overdrawn = isinstance(left, int | float) and not isinstance(left, bool) and left < 0
-    return KeyLimits(usage, limit, Decimal(0) if overdrawn else _optional_usd(left, "/key"))
+    remaining = Decimal(0) if overdrawn else _optional_usd(left, "/key")
+    return KeyLimits(usage, limit, None if remaining is None else min(remaining, MOST_LEFT))
 
 
 async def fetch_generation(client: OpenRouter, generation_id: str) -> JsonObject | None:
@@ -127,9 +133,9 @@ def _endpoint(entry: JsonObject, path: str) -> Endpoint:
     return Endpoint(
         provider_name=str(entry.get("provider_name")),
         tag=str(entry.get("tag")),
-        prompt_usd=_usd(prices.get("prompt"), path),
-        completion_usd=_usd(prices.get("completion"), path),
-        request_usd=_usd(prices.get("request", "0"), path),
+        prompt_usd=_price(prices.get("prompt"), path),
+        completion_usd=_price(prices.get("completion"), path),
+        request_usd=_price(prices.get("request", "0"), path),
         context_length=_count(entry.get("context_length"), path),
         max_completion_tokens=None if most is None else _count(most, path),
         supported_parameters=frozenset(str(name) for name in names),
@@ -146,6 +152,14 @@ def _usd(value: Json, path: str) -> Decimal:
     if not amount.is_finite() or amount < 0:
         raise CatalogError(f"{path}: {value!r:.60} is no price; -1 says that it varies, so no worst case is known")
     return amount
+
+
+def _price(value: Json, path: str) -> Decimal:
+    if (price := _usd(value, path)) > MOST_PRICE:
+        raise CatalogError(
+            f"{path}: {value!r:.60} USD is no price of a token or a request, which is at most {MOST_PRICE}"
+        )
+    return price
 
 
 def _optional_usd(value: Json, path: str) -> Decimal | None:

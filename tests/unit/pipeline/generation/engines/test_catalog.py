@@ -103,6 +103,8 @@ def test_two_endpoints_of_one_provider_are_not_chosen_between() -> None:
     [
         ({"pricing": {"prompt": "-1", "completion": "0"}}, "'-1' is no price"),
         ({"pricing": {"prompt": "NaN", "completion": "0"}}, "'NaN' is no price"),
+        ({"pricing": {"prompt": "0", "completion": "1e400"}}, "'1e400' USD is no price"),
+        ({"pricing": {"prompt": 1.01, "completion": "0"}}, "1.01 USD is no price"),
         ({"pricing": {"prompt": "free", "completion": "0"}}, "an amount of USD is wanted where 'free' stands"),
         ({"pricing": {"completion": "0"}}, "an amount of USD is wanted where None stands"),
         ({"pricing": None}, "an object is wanted where NoneType stands"),
