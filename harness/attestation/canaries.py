@@ -109,7 +109,7 @@ def _masked_canary(module: pytest.Module) -> str | None:
     tries = 0
 
     def fail() -> None:
-        """Fail the first time: what passes when tried again is a failure."""
+        """Fail the first time, and pass when tried again."""
         nonlocal tries
         tries += 1
         if tries == 1:

@@ -1,4 +1,4 @@
-"""Run the contract suite on a private copy of the tree, and attest it.
+"""Run and attest the contract suite on a private copy.
 
     python -m harness contract [PYTEST OPTIONS]
 
@@ -21,6 +21,7 @@ from typing import Final
 
 from harness.attestation import invocation
 from pipeline.base.paths import ROOT, state_dir
+from pipeline.base.screen import say, show
 from pipeline.gate.attestation import attestation_path
 from pipeline.gate.digests import IGNORED, SUBJECTS, DigestError, tree_digests
 from pipeline.gate.gate import unhashed_objections
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = _stamp()
     if problems := list(_objections(ROOT)):
         attestation_path().unlink(missing_ok=True)
-        sys.stdout.write("attestation: not written\n")
-        sys.stdout.writelines(f"objection: {problem}\n" for problem in problems)
+        show("attestation: not written", *(f"objection: {problem}" for problem in problems))
         return FAILED
     with tempfile.TemporaryDirectory(prefix="drafter-gate-suite-") as folder:
         copy = Path(folder).resolve() / "tree"
@@ -53,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if _stamp() == before:  # the plugin did not even start: what stands there is of an earlier run
         attestation_path().unlink(missing_ok=True)
     if not done.returncode and not attestation_path().exists():
-        sys.stderr.write(f"error: the suite passed and nothing was attested. Run: {PROVE}, without other options\n")
+        say(f"error: the suite passed and nothing was attested. Run: {PROVE}, without other options")
         return FAILED
     return done.returncode
 
 
 def _objections(root: Path) -> Iterator[Objection]:
-    """Yield what would not be in the copy, and shuts the gate."""
+    """Yield what the copy leaves out and shuts the gate."""
     yield from invocation.process_objections(root)
     yield from unhashed_objections(root)
     try:
@@ -92,7 +92,7 @@ def environment(outer: Mapping[str, str], copy: Path) -> dict[str, str]:
 
 
 def _absolute(option: str) -> str:
-    """Return a report's path in full, since the suite runs elsewhere."""
+    """Return a report's path in full: the suite runs elsewhere."""
     name, equals, path = option.partition("=")
     return f"{name}={Path(path).absolute()}" if equals and name in REPORTS else option
 

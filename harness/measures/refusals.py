@@ -19,12 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.base.screen import say, show, show_json, show_text
 from pipeline.fingerprints.exchanges import ExchangesError
 from pipeline.fingerprints.harvest import Harvest, harvest_of_file
 from pipeline.fingerprints.learn import LearnedFingerprint, learn
@@ -81,14 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         before = json.loads(options.against.read_bytes()) if options.against else {}
         found = harvested(path)
     except (ExchangesError, OSError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
     verdicts = [verdict(one, prompt, fingerprint) for one, prompt, fingerprint in cases(found)]
     report = tally(verdicts)
-    sys.stdout.write(json.dumps(report) + "\n" if options.json else table(report, before))
+    if options.json:
+        show_json(report)
+    else:
+        show_text(table(report, before))
     if options.needless:
-        lines = [f"{one.id} {one.family}: {one.reason} ({one.detail})\n" for one in verdicts if one.needless]
-        sys.stdout.writelines(lines)
+        show(*(f"{one.id} {one.family}: {one.reason} ({one.detail})" for one in verdicts if one.needless))
     return 0
 
 

@@ -167,7 +167,7 @@ def start_differences(
 
 
 def _is_listed(name: str, sha256: str) -> bool:
-    """Whether an installed package lists a file of this name and digest."""
+    """Whether an installed package lists a file as its own."""
     digest = base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
     records = (found.read_text("RECORD") or "" for found in importlib.metadata.distributions())
     return any(f"{name},sha256={digest}," in record for record in records)

@@ -303,7 +303,7 @@ def on_interrupt(stop: Callable[[], bool]) -> Iterator[None]:
 
     def break_off() -> None:
         if task is not None and not task.cancelling():  # a third must not cancel the writing of what was broken off
-            sys.stderr.write("breaking off what is in flight\n")
+            say("breaking off what is in flight")
             task.cancel()
 
     def interrupted() -> None:

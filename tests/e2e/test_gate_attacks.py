@@ -374,7 +374,7 @@ def test_a_suite_without_its_plugin_attests_nothing(copy: Copy) -> None:
     assert not copy.tree.attestation.exists()
 
 
-def test_a_tree_that_changes_while_the_suite_runs_is_not_what_ran(copy: Copy) -> None:
+def test_a_tree_that_changes_meanwhile_is_not_what_ran(copy: Copy) -> None:
     """The suite runs on bytes of its own, and those are attested."""
     golden, suite = copy.root / "goldens" / "a.json", copy.root / "tests" / "contract" / "test_small.py"
     change = f"\n\ndef test_the_tree_may_change():\n    Path({str(golden)!r}).write_text('broken')\n"

@@ -19,7 +19,7 @@ from harness.measures.fuzz.answers import seed_answers
 from harness.measures.fuzz.campaign import Campaign, CampaignError, Source
 from harness.measures.fuzz.rebuilds import Rebuilds
 from harness.measures.fuzz.rows import MutatedRows, names
-from pipeline.base.screen import escaped
+from pipeline.base.screen import say, show_text
 
 CASES, ROWS, SEED = 1_000_000, 100_000, 1
 ANSWERS = "answers"
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for section in campaign.run(
                 name, source(name, options.seed), options.cases if name == ANSWERS else options.rows
             ):
-                sys.stderr.write(f"{name}: {section.done:,} done, {section.failed} failed\n")
+                say(f"{name}: {section.done:,} done, {section.failed} failed")
     except (CampaignError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         return 2
-    sys.stdout.write(escaped(campaign.report(), lines=True))
+    show_text(campaign.report())
     return int(campaign.failed)
 
 
@@ -63,7 +63,7 @@ def shown(chosen: Sequence[str], seed: int, number: int) -> int:
     for name in chosen:
         cases = source(name, seed)
         outcome, wrong = cases.case(number)
-        sys.stdout.write(escaped(f"{cases.told(number)}{outcome}: {wrong or 'right'}\n", lines=True))
+        show_text(f"{cases.told(number)}{outcome}: {wrong or 'right'}\n")
         failed = failed or bool(wrong)
     return int(failed)
 

@@ -1,4 +1,4 @@
-"""Break promises one at a time, and see which tests notice.
+"""Break promises one by one, and see which tests notice.
 
 Guarantees: each mutant is one change of one file in a copy of the tree, judged by the contract suite alone. A mutant is
 killed by a test that fails, or by a run that does not end. Entry: `python -m harness teeth`. Read in this order:

@@ -20,6 +20,7 @@ from harness.measures.teeth.mutants import Mutant, MutantError, drawn_mutants, n
 from harness.measures.teeth.runner import Runner, copied, measured
 from harness.measures.teeth.table import Outcome
 from pipeline.base.paths import ROOT, state_dir
+from pipeline.base.screen import say, show
 from pipeline.gate.digests import file_sha256
 
 ENOUGH_NAMED, ENOUGH_DRAWN = 0.95, 0.90
@@ -31,23 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
     except MutantError as error:
-        sys.stderr.write(f"error: {error}. Edit harness/measures/teeth/named.toml\n")
+        say(f"error: {error}. Edit harness/measures/teeth/named.toml")
         return 2
     drawn = drawn_mutants(options.drawn, options.seed) if options.drawn else []
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(ROOT, Path(folder) / str(number)) for number in range(options.workers)]
         start = time.monotonic()
         runner = Runner(measured(copies[0]), copies)
-        _say(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
+        show(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
         judged = list(_judge(runner, named))
         kept = list(_resumed(runner, drawn, options.seconds))
     for name, outcomes in (("named", judged), ("drawn", kept)):
         for package, (killed, of) in table.sums(outcomes).items():
-            _say(f"{name} {package}: {killed} of {of} killed")
+            show(f"{name} {package}: {killed} of {of} killed")
     if options.write:
         table.write(judged, kept)
     enough = (_share(judged) >= ENOUGH_NAMED, _share(kept) >= ENOUGH_DRAWN)
-    _say(f"named {_share(judged):.1%} killed of {len(judged)}, drawn {_share(kept):.1%} of {len(kept)}")
+    show(f"named {_share(judged):.1%} killed of {len(judged)}, drawn {_share(kept):.1%} of {len(kept)}")
     return 0 if all(enough) else 1
 
 
@@ -66,12 +67,12 @@ def _judge(runner: Runner, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
     for verdict in runner.judge(mutants):
         mutant = verdict.mutant
         fate = f"killed by {verdict.killer}" if verdict.killer else f"SURVIVED {verdict.tests} tests"
-        _say(f"{verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {mutant.promise or mutant.name}: {fate}")
+        show(f"{verdict.seconds:5.1f} s {mutant.file}:{mutant.line} {mutant.promise or mutant.name}: {fate}")
         yield Outcome(mutant, verdict.killer)
 
 
 def _resumed(runner: Runner, mutants: Sequence[Mutant], seconds: float) -> Iterator[Outcome]:
-    """Judge drawn mutants; take those judged before from the state file."""
+    """Judge drawn mutants, but those in the state file."""
     path = state_dir() / "teeth.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
@@ -98,11 +99,6 @@ def _resumed(runner: Runner, mutants: Sequence[Mutant], seconds: float) -> Itera
 def _share(outcomes: Sequence[Outcome]) -> float:
     sums = table.sums(outcomes).values()
     return sum(killed for killed, _ in sums) / max(sum(of for _, of in sums), 1) if outcomes else 1.0
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Mutants: named ones of a list, and drawn ones of a tool.
+"""Mutants: named by a list, or drawn by a tool.
 
 Guarantees: a mutant's text differs from its file's in one place and still compiles. What a type checker alone would see
 is not drawn: annotations, aliases of types, and strings.

@@ -1,4 +1,4 @@
-"""Which contract tests execute which lines, and how long each takes.
+"""Which contract tests execute which lines, and their seconds.
 
 A plugin of pytest measures it in one run of the suite, by coverage.py with a context a test. Lines that run as a module
 is imported belong to no test; every test that enters the module may notice them.
@@ -64,7 +64,7 @@ class Reach:
         return cls(folder, data, json.loads((folder / SECONDS).read_text()))
 
     def tests(self, file: str, line: int) -> list[str]:
-        """Return the tests that may notice a change of a line.
+        """Return the tests that may notice a changed line.
 
         The quickest first. Of a line that no test executes by itself, those that enter its file.
         """

@@ -52,7 +52,10 @@ class Verdict:
 
 
 def copied(root: Path, folder: Path) -> Path:
-    """Copy what git knows of the tree, with bytecode by hash."""
+    """Copy what git knows of the tree.
+
+    With bytecode that is held to its source by hash.
+    """
     listed = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, capture_output=True, check=True).stdout.decode().split("\0"):
         if name and (root / name).is_file():
@@ -75,7 +78,7 @@ def measured(folder: Path) -> Reach:
 
 @dataclass(slots=True)
 class Runner:
-    """Copies of the tree, and which tests have killed so far."""
+    """Copies of the tree, and which tests killed so far."""
 
     reach: Reach
     copies: Sequence[Path]

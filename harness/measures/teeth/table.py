@@ -1,4 +1,4 @@
-"""What came of the mutants: the kill table, and a page of promises.
+"""The kill table, and a page of promises.
 
 The table lies in `tests/contract/KILLS`, one JSON object a line. Its first line has the sums and the digest of each
 mutated file; a line follows for each named mutant and for each drawn one that survived.
@@ -83,7 +83,7 @@ def page(named: Sequence[Outcome]) -> str:
 
 
 def mutated_files(root: Path) -> dict[str, str]:
-    """Return the sha256 of each file that mutants are made of."""
+    """Return the sha256 of each file with mutants."""
     places = [root / name for name in MUTATED]
     files = sorted(file for place in places for file in (place.rglob("*.py") if place.is_dir() else [place]))
     return {str(file.relative_to(root)): file_sha256(file) for file in files}
