@@ -16,5 +16,5 @@ Order of reading:
 - `invocation`: how the suite may be called.
 - `canaries`: failing tests that unmask hooks which hide failures.
 - `statement`: the in-toto statement and its envelope.
-- `signing`: the developer's key and CI's.
+- `signing`: which key signs, and CI's pair.
 """

@@ -19,9 +19,9 @@ import pytest
 from harness.attestation import canaries, invocation, required
 from harness.attestation.outcomes import Outcomes, mark_coverage
 from harness.attestation.required import absent_groups, by_group, is_absent
-from harness.attestation.signing import SigningError
 from harness.attestation.statement import Result, write_attestation
 from harness.attestation.suite import COPY
+from pipeline.base.signing import SigningError
 from pipeline.gate.attestation import AttestationError, attestation_path
 from pipeline.gate.digests import DigestError, changed, tree_digests
 from pipeline.gate.gate import CONTRACT_EXAMPLES

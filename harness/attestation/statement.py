@@ -19,18 +19,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.attestation.signing import SigningError, new_ci_key, signer
+from harness.attestation.signing import new_ci_key, signer
 from pipeline.base.paths import ROOT
 from pipeline.base.screen import say, show
+from pipeline.base.signing import PROJECT, STATEMENT_TYPE, SigningError, seal
 from pipeline.gate.attestation import (
     LIFETIME,
-    PAYLOAD_TYPE,
     PREDICATE_TYPE,
-    PROJECT,
-    STATEMENT_TYPE,
     Scope,
     attestation_path,
 )
@@ -79,9 +76,7 @@ def write_attestation(result: Result, root: Path = ROOT, now: datetime | None = 
 def sign(content: Mapping[str, Json], key: CryptoSigner) -> bytes:
     """Return the JSON of the envelope around a statement."""
     payload = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    envelope = Envelope(payload, PAYLOAD_TYPE, {})
-    envelope.sign(key)
-    return json.dumps(envelope.to_dict(), indent=1).encode() + b"\n"
+    return json.dumps(seal(payload, key), indent=1).encode() + b"\n"
 
 
 def statement(result: Result, scope: Scope, issued: datetime, root: Path) -> dict[str, Json]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,18 +16,23 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # public, but exported without __all__
 
 from pipeline.base.paths import ROOT, state_dir
+from pipeline.base.signing import (
+    PROJECT,
+    STATEMENT_TYPE,
+    EnvelopeError,
+    SigningError,
+    ci_public_keys,
+    own_public_key,
+    read_public_key,
+    unseal,
+)
 from pipeline.gate.digests import algorithm
 from pipeline.records import PROVE, Objection
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
-PROJECT = "drafter-gate"
 MOST_BYTES = 16 * 2**20
 
 
@@ -108,22 +112,14 @@ def _read(path: Path) -> bytes:
 def _verified(raw: bytes, trusted: Trusted, path: Path) -> tuple[bytes, str, Scope]:
     """Return payload, key id and scope once the signature holds."""
     try:
-        envelope = Envelope.from_dict(json.loads(raw))
-    except Exception as error:  # securesystemslib raises whatever its parts raise
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise AttestationError(f"{path} is no DSSE envelope ({type(error).__name__}: {error})") from error
-    if envelope.payload_type != PAYLOAD_TYPE:
-        raise AttestationError(f"{path} carries a {envelope.payload_type!r}, not a {PAYLOAD_TYPE!r}")
-    if len(envelope.signatures) != 1:
-        raise AttestationError(f"{path} carries {len(envelope.signatures)} signatures, where one is wanted")
-    (keyid,) = envelope.signatures
-    if keyid not in trusted:
-        raise AttestationError(f"{path} is signed by the key {keyid[:12]}, which nobody here trusts")
-    key, scope = trusted[keyid]
     try:
-        envelope.verify([key], threshold=1)
-    except Exception as error:  # as above; whatever it is, the signature does not hold
-        raise AttestationError(f"{path} was altered after it was signed by {keyid[:12]}: {error}") from error
-    return envelope.payload, keyid, scope
+        payload, keyid = unseal(document, {keyid: key for keyid, (key, _) in trusted.items()})
+    except EnvelopeError as error:
+        raise AttestationError(f"{path} {error}") from error
+    return payload, keyid, trusted[keyid][1]
 
 
 def _attestation(statement: dict[str, Any], keyid: str, scope: Scope, sha256: str) -> Attestation:
@@ -204,35 +200,18 @@ def attestation_path() -> Path:
     return state_dir() / "attestation.json"
 
 
-def key_dir() -> Path:
-    """Return the folder of the developer's own keys.
-
-    `$DRAFTER_GATE_KEYS`, or `drafter-gate/` in the user's configuration folder.
-    """
-    if named := os.environ.get("DRAFTER_GATE_KEYS"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "drafter-gate"
-
-
 def trusted_keys(root: Path = ROOT, keys: Path | None = None) -> Trusted:
     """Return the trusted keys by id. Raises AttestationError.
 
     The committed public keys sign for CI; the one beside the developer's private key signs for dev alone.
     """
-    own = (key_dir() if keys is None else keys) / "dev.pub.json"
-    dev = [(read_public_key(own), Scope.DEV)] if own.is_file() else []
-    ci = [(read_public_key(path), Scope.CI) for path in sorted((root / "pipeline" / "gate" / "keys").glob("*.json"))]
-    return {key.keyid: (key, scope) for key, scope in [*dev, *ci]}
-
-
-def read_public_key(path: Path) -> SSlibKey:
-    """Read an Ed25519 public key file. Raises AttestationError.
-
-    The id is computed and never read, so that no file can claim another key's id.
-    """
-    try:
-        public = bytes.fromhex(json.loads(path.read_bytes())["keyval"]["public"])
-        return SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{path} holds no readable Ed25519 public key ({type(error).__name__}: {error})"
-        raise AttestationError(what, f"rm {path} && {PROVE}") from error
+    own = own_public_key(keys)
+    files = [*([(own, Scope.DEV)] if own.is_file() else []), *((path, Scope.CI) for path in ci_public_keys(root))]
+    found: dict[str, tuple[SSlibKey, Scope]] = {}
+    for path, scope in files:
+        try:
+            key = read_public_key(path)
+        except SigningError as error:
+            raise AttestationError(str(error), f"rm {path} && {PROVE}") from error
+        found[key.keyid] = (key, scope)
+    return found

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.base.money import PICO_PER_USD, usd_text
-from pipeline.gate.attestation import key_dir
+from pipeline.base.signing import key_dir
 from pipeline.generation.ledger_schema import LedgerError
 
 SPEND: Final = "spend.sqlite"

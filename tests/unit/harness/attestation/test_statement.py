@@ -12,9 +12,10 @@ import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
 from harness.attestation import statement as attestation
-from harness.attestation.signing import SigningError, developer_key, new_ci_key, signer
+from harness.attestation.signing import new_ci_key, signer
 from harness.fixtures.trees import NOW, Tree, small_tree
-from pipeline.gate.attestation import Scope, read_attestation, read_public_key, trusted_keys
+from pipeline.base.signing import SigningError
+from pipeline.gate.attestation import Scope, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
 
 
@@ -112,41 +113,6 @@ def test_integers_stay_integers(tree: Tree) -> None:
     payload = base64.b64decode(json.loads(path.read_bytes())["payload"])
 
     assert b'"maxExamples":200' in payload
-
-
-def test_the_developers_key_is_made_once_and_closed_to_others(tmp_path: Path) -> None:
-    keys = tmp_path / "a" / "keys"
-
-    first, second = developer_key(keys), developer_key(keys)
-
-    assert first.public_key.keyid == second.public_key.keyid
-    assert 0o600 == stat.S_IMODE((keys / "dev.pem").stat().st_mode)
-    assert first.public_key.keyid == read_public_key(keys / "dev.pub.json").keyid
-    assert ["dev.pem", "dev.pub.json"] == sorted(path.name for path in keys.iterdir())
-
-
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    developer_key(tmp_path)
-    (tmp_path / "dev.pem").chmod(0o644)
-
-    with pytest.raises(SigningError, match=r"dev.pem can be read by others. Run: rm "):
-        developer_key(tmp_path)
-
-
-def test_a_damaged_key_is_refused_without_a_library_error(tmp_path: Path) -> None:
-    developer_key(tmp_path)
-    (tmp_path / "dev.pem").write_text("x")
-
-    with pytest.raises(SigningError, match="holds no readable private key in PEM"):
-        developer_key(tmp_path)
-
-
-def test_keys_that_cannot_be_written_name_another_folder(tmp_path: Path) -> None:
-    """Keys that cannot be kept are an error that says where to keep them."""
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(SigningError, match="export DRAFTER_GATE_KEYS=DIR"):
-        developer_key(tmp_path / "file" / "keys")
 
 
 def test_the_environment_gives_the_key_of_ci(tree: Tree) -> None:

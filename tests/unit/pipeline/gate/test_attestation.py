@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from securesystemslib.signer import CryptoSigner  # type: ignore[attr-defined]  # public, without __all__
 
-from harness.attestation.signing import write_public
 from harness.fixtures.trees import NOW, Tree, small_tree
+from pipeline.base.signing import write_public
 from pipeline.gate.attestation import Attestation, AttestationError, Scope, read_attestation, trusted_keys
 from pipeline.gate.digests import tree_digests
 
