@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.base.screen import progress_bar, say, show, show_json
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, add_accepted, positive
 from pipeline.gate.gate import SHUT, GateShutError, Job, Kind, require
 from pipeline.records import Json
 
@@ -58,6 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="ROWS_FOLDER",
         help="also evaluate a table of which token follows which in these rows",
     )
+    add_accepted(parser)
     add("--device", default="cpu", help="cpu (default), cuda, cuda:1 …; always computes in float32")
     add("--threads", type=positive, metavar="N", help="threads of torch, on the CPU")
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
@@ -169,13 +170,13 @@ def _contenders(args: argparse.Namespace, drafter: Drafter, verifier: Verifier) 
         name = f"untrained, seed {args.untrained}"
         found.append(Contender(name, DrafterDrafting(untrained_like(drafter, args.untrained))))
     if args.bigram:
-        rows = _rows(args.bigram, verifier)
+        rows = _rows(args, verifier)
         table = successors_in((row.ids.tolist(), row.mask.tolist()) for row in rows)
         found.append(Contender("bigram", TableDrafting(table)))
     return found
 
 
-def _rows(folders: Sequence[Path], verifier: Verifier) -> TrainingRows:
+def _rows(args: argparse.Namespace, verifier: Verifier) -> TrainingRows:
     """Read rows that fit the target's vocabulary and context.
 
     Raises RowsError, TargetError, ArgumentsError.
@@ -183,7 +184,8 @@ def _rows(folders: Sequence[Path], verifier: Verifier) -> TrainingRows:
     from pipeline.drafter.rows import TrainingRows, read_rows
     from pipeline.drafter.target.files import check_rows
 
-    found, context = read_rows(folders), verifier.context
+    accepted = {"accept_changed_tree": args.accept_changed_tree, "accept_unsigned": args.accept_unsigned}
+    found, context = read_rows(args.bigram, **accepted), verifier.context
     kept = [entry for entry in found.entries if len(entry.ids) <= context]
     if not kept:
         raise ArgumentsError(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.base.screen import say, show_json
 from pipeline.cli.evaluate import layers_named
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, add_accepted, positive
 from pipeline.cli.states import add_policy, policy_of, sentences_of
 from pipeline.gate.gate import SHUT, GateShutError, require
 from pipeline.records import Json
@@ -135,7 +135,7 @@ def add_rows(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("out", type=Path, metavar="OUT", help="a new folder")
     add("rows", type=Path, nargs="+", metavar="ROWS_FOLDER", help="folders that `generate` or `merge` wrote")
     add_policy(parser)
-    add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
+    add_accepted(parser)
     parser.set_defaults(run=run_rows)
 
 
@@ -144,7 +144,12 @@ def run_rows(args: argparse.Namespace) -> int:
     from pipeline.drafter.row_folders import job_of
     from pipeline.drafter.rows import read_rows
 
-    rows = read_rows(args.rows, policy_of(args, args.longest), accept_changed_tree=args.accept_changed_tree)
+    rows = read_rows(
+        args.rows,
+        policy_of(args, args.longest),
+        accept_changed_tree=args.accept_changed_tree,
+        accept_unsigned=args.accept_unsigned,
+    )
     say(*sentences_of(rows))
     try:
         permit = require(job_of(rows.folders))

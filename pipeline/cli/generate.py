@@ -21,7 +21,7 @@ from pathlib import Path
 from pipeline.base.money import pico
 from pipeline.base.paths import ROOT, ledger_path
 from pipeline.base.screen import say, show_json
-from pipeline.cli.options import ArgumentsError, check_place, positive, usd
+from pipeline.cli.options import ArgumentsError, add_accept_unsigned, check_place, positive, usd
 from pipeline.datasets.audit import Audit
 from pipeline.datasets.prompt_source import HUB, is_prepared
 from pipeline.datasets.registry import dataset_named
@@ -74,6 +74,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of shards, quarantine and manifest, new or begun before",
     )
+    add_accept_unsigned(parser)
     add("--model", help=f"the model's slug (default, but for openrouter: {TINY_MODEL})")
     add("--format", help=f"{', '.join(sorted(FORMATS))} (default: {DEFAULT_FORMAT}, {TINY_FORMAT} for the tiny target)")
     add("--tokenizer", metavar="DIR", help="directory of the vocabulary, or hub:REPOSITORY@REVISION")
@@ -239,6 +240,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         patience=RetryPolicy(args.attempts),
         watch=BreakerPolicy(dict(args.trip), frozenset(args.accept_trip), args.canaries, args.resume),
         dataset=args.dataset or "",
+        accept_unsigned=args.accept_unsigned,
     )
 
 

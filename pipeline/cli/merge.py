@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.base.screen import show, show_json
+from pipeline.cli.options import add_accept_unsigned
 from pipeline.records import Evidence
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--min-prompt-evidence", type=Evidence, choices=list(Evidence), help=prompts)
     add("--cap", type=cap, action="append", default=[], metavar="DATASET=N", help="at most N rows of a dataset")
     add("--dedup", action="store_true", help="of rows with the same prompt ids, keep the first")
+    add_accept_unsigned(parser)
     add("--json", action="store_true", help="one JSON object on stdout instead of the table")
     parser.set_defaults(run=run_merge)
 
@@ -52,7 +54,7 @@ def run_merge(args: argparse.Namespace) -> int:
     from pipeline.shards.merge_inputs import read_inputs
 
     policy = MergePolicy(args.min_evidence, dict(args.cap), args.dedup, args.min_prompt_evidence)
-    merged = merge(read_inputs(args.runs), policy, args.out)
+    merged = merge(read_inputs(args.runs, accept_unsigned=args.accept_unsigned), policy, args.out)
     if args.json:
         counts = {name: merged.total(name) for name in ("rows_in", "rows", "set_aside", "refused")}
         show_json({"out": str(args.out), **counts, "table": [*table_of(merged)]})

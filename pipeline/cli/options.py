@@ -77,3 +77,16 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
     return int(text)
+
+
+def add_accepted(parser: argparse.ArgumentParser) -> None:
+    """Add which rows are taken that nothing vouches for."""
+    changed = "take rows of a session whose tree changed while it ran"
+    parser.add_argument("--accept-changed-tree", action="store_true", help=changed)
+    add_accept_unsigned(parser)
+
+
+def add_accept_unsigned(parser: argparse.ArgumentParser) -> None:
+    """Add whether manifests are taken that no known key signed."""
+    unsigned = "take manifests that no known key signed, as of older versions; a set or store of them is not signed"
+    parser.add_argument("--accept-unsigned", action="store_true", help=unsigned)

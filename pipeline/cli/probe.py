@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pipeline.base.money import pico, usd_text
 from pipeline.base.paths import ROOT, ledger_path
 from pipeline.base.screen import say, show
-from pipeline.cli.options import ArgumentsError, check_place, positive, usd
+from pipeline.cli.options import ArgumentsError, add_accept_unsigned, check_place, positive, usd
 from pipeline.fingerprints.models import model_of
 from pipeline.formats.registry import FORMATS, open_format
 from pipeline.gate.gate import PROBES, SHUT, GateShutError, Job, Kind, require
@@ -57,6 +57,7 @@ def add_probe(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of exchanges.jsonl and manifest, new or begun before",
     )
+    add_accept_unsigned(parser)
     add("--format", help=f"{', '.join(sorted(FORMATS))} (default: the model's own)")
     add("--tokenizer", metavar="DIR", help="directory with the vocabulary, or hub:REPOSITORY@REVISION")
     add("--base-url", metavar="URL", help="where the emulator listens; loopback only")
@@ -142,6 +143,7 @@ def plan_of(args: argparse.Namespace) -> ProbePlan:
         resend_unknown=args.resend_unknown,
         privacy=Privacy(args.data_collection, enforce_distillable_text=args.distillable, zdr=args.zdr),
         patience=RetryPolicy(args.attempts),
+        accept_unsigned=args.accept_unsigned,
     )
     return ProbePlan(plan, probes.sha256, probes.chosen(few=args.few, only=tuple(args.only)), args.repeats)
 

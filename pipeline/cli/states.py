@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.base.screen import progress_bar, say, show, show_json
-from pipeline.cli.options import ArgumentsError, positive
+from pipeline.cli.options import ArgumentsError, add_accepted, positive
 from pipeline.gate.gate import SHUT, GateShutError, Permit, require
 from pipeline.records import Evidence, Json
 
@@ -75,7 +75,7 @@ def add_rows(
         metavar="LOW,MID,HIGH",
         help="0-based layers whose outputs are read (default: EAGLE's)",
     )
-    add("--accept-changed-tree", action="store_true", help="take rows of a session whose tree changed while it ran")
+    add_accepted(parser)
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,12 @@ def run_states(args: argparse.Namespace) -> int:
     from pipeline.drafter.row_folders import job_of
     from pipeline.drafter.rows import read_rows
 
-    rows = read_rows(args.rows, policy_of(args, args.longest), accept_changed_tree=args.accept_changed_tree)
+    rows = read_rows(
+        args.rows,
+        policy_of(args, args.longest),
+        accept_changed_tree=args.accept_changed_tree,
+        accept_unsigned=args.accept_unsigned,
+    )
     say(*sentences_of(rows))
     permit: Permit | None = None
     if not args.dry_run:
@@ -167,7 +172,7 @@ def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | N
     Raises TargetError, LayerError, StoreError.
     """
     from pipeline.drafter.states.extract import ExtractionPlan, require_room
-    from pipeline.drafter.states.manifest import DTYPES, begin, computed_with
+    from pipeline.drafter.states.manifest import DTYPES, computed_with
     from pipeline.drafter.target.files import check_rows, target_facts, target_notes
     from pipeline.drafter.target.hidden_states import computing_dtype, device_named
     from pipeline.drafter.target.layers import layers_of
@@ -181,9 +186,9 @@ def _plan(args: argparse.Namespace, rows: TrainingRows, served: ServedTarget | N
     else:
         computed = dict(served.computed)
     layers = layers_of(facts.num_layers, args.layers)
-    plan = ExtractionPlan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6)
+    plan = ExtractionPlan(facts, layers, rows, args.dtype, computed, args.shard_mb * 10**6, args.accept_unsigned)
     say(*target_notes(facts, rows), f"the store takes {plan.size}")
-    begin(args.out, plan.settings(), plan.size)
+    plan.begin(args.out)
     require_room(plan, args.out)
     return plan
 

@@ -157,7 +157,14 @@ def _run_train(args: argparse.Namespace) -> int:
     recipe = _recipe(args, device)
     longest = min(args.longest or args.tokens_a_batch, args.tokens_a_batch)
     policy = policy_of(args, longest)
-    data = read_training_data(args.rows, args.target, policy, args.layers, accept_changed_tree=args.accept_changed_tree)
+    data = read_training_data(
+        args.rows,
+        args.target,
+        policy,
+        args.layers,
+        accept_changed_tree=args.accept_changed_tree,
+        accept_unsigned=args.accept_unsigned,
+    )
     _say(*data.notes)
     try:
         permit = require(data.job)
@@ -210,7 +217,8 @@ def _steps(
     from pipeline.drafter.training import run as training_run
 
     training, world = setup.training, setup.training.world
-    manifest = world.first(lambda: stack.enter_context(training_run.held(args.out, setup.settings)))
+    held = training_run.held(args.out, setup.settings, accept_unsigned=args.accept_unsigned)
+    manifest = world.first(lambda: stack.enter_context(held))
     world.first(lambda: _require_no_other(args, training.sampler.course.steps))
     place = world.first(lambda: checkpoints.newest(args.out))
     if place is not None:

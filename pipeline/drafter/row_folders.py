@@ -1,8 +1,8 @@
 """Folders of proven rows, and whether they belong together.
 
-Guarantees: a folder is taken only if its shards are the bytes that its manifest names, each session names the
-attestation it ran under, and the tree stayed as attested. All folders must agree on format and vocabulary. Rows without
-a format are taken only if the engine returned their ids. Refuses with the reason otherwise.
+Guarantees: a folder is taken only if a known key signed its manifest, its shards are the bytes that the manifest names,
+each session names the attestation it ran under, and the tree stayed as attested. All folders must agree on format and
+vocabulary. Rows without a format are taken only if the engine returned their ids. Refuses with the reason otherwise.
 """
 
 from __future__ import annotations
@@ -33,22 +33,26 @@ class RowsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowFolder:
-    """One folder and its manifest on disk."""
+    """One folder and its manifest on disk.
+
+    `signer` is the id of the key that signed it, None where it was accepted unsigned.
+    """
 
     path: Path
     document: Mapping[str, Any]
     sha256: str
+    signer: str | None = None
 
     @classmethod
-    def read(cls, path: Path) -> RowFolder:
+    def read(cls, path: Path, *, accept_unsigned: bool = False) -> RowFolder:
         """Read the manifest and check that its files exist.
 
         Raises RowsError, OSError.
         """
         try:
-            document, sha256 = stored(path)
+            document, sha256, signer = stored(path, accept_unsigned=accept_unsigned)
             require_files(path, document)
-            folder = cls(path, document, sha256)
+            folder = cls(path, document, sha256, signer)
             _ = folder.summary()
         except ManifestError as error:
             raise RowsError(str(error)) from error
@@ -102,8 +106,12 @@ class RowFolder:
             yield _read_shard(self, self.path / shard["file"], shard)
 
     def summary(self) -> dict[str, Json]:
-        """Return what a derived manifest records of this folder."""
-        return {
+        """Return what a derived manifest records of this folder.
+
+        The signer is left out where there is none, so that what was begun on unsigned rows goes on.
+        """
+        signed: dict[str, Json] = {} if self.signer is None else {"signed_by": self.signer}
+        return signed | {
             "folder": self.path.name,
             "run": str(self.document["run"]),
             "manifest_sha256": self.sha256,
@@ -115,14 +123,16 @@ class RowFolder:
         }
 
 
-def read_folders(paths: Sequence[Path], *, accept_changed_tree: bool = False) -> tuple[RowFolder, ...]:
+def read_folders(
+    paths: Sequence[Path], *, accept_changed_tree: bool = False, accept_unsigned: bool = False
+) -> tuple[RowFolder, ...]:
     """Return the folders in the order given, if they agree.
 
     Raises RowsError, OSError.
     """
     if not paths:
         raise RowsError("no folder of rows was named: give at least one that `generate` or `merge` wrote")
-    folders = tuple(RowFolder.read(path) for path in paths)
+    folders = tuple(RowFolder.read(path, accept_unsigned=accept_unsigned) for path in paths)
     for folder in folders:
         _require_proof(folder, accept_changed_tree=accept_changed_tree)
     _require_agreement(folders)

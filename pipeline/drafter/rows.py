@@ -230,6 +230,11 @@ class TrainingRows(Sequence[TrainingRow]):
         told = [counted_risk(self.folders, counted)] if counted else []
         return ". ".join(told + [PROMPT_RISK.format(prompts)] * (prompts > 0)) or None
 
+    @property
+    def signed(self) -> bool:
+        """Whether known keys signed all manifests they came from."""
+        return all(folder.signer for folder in self.folders)
+
     def document(self) -> dict[str, Json]:
         """Return what a derived manifest records of these rows."""
         return {
@@ -255,14 +260,18 @@ def training_row(entry: StoredRow) -> TrainingRow:
 
 
 def read_rows(
-    paths: Sequence[Path], policy: RowPolicy | None = None, *, accept_changed_tree: bool = False
+    paths: Sequence[Path],
+    policy: RowPolicy | None = None,
+    *,
+    accept_changed_tree: bool = False,
+    accept_unsigned: bool = False,
 ) -> TrainingRows:
     """Return the rows of these folders that the policy takes.
 
     Raises RowsError, also where no row is left, and OSError.
     """
     policy = policy or RowPolicy()
-    folders = read_folders(paths, accept_changed_tree=accept_changed_tree)
+    folders = read_folders(paths, accept_changed_tree=accept_changed_tree, accept_unsigned=accept_unsigned)
     entries: dict[tuple[str, str], StoredRow] = {}
     left_out: Counter[str] = Counter()
     for folder in folders:

@@ -187,7 +187,7 @@ def _stopping(run: Run) -> Iterator[None]:
         yield
     except StopError as error:
         run.stop.ask(str(error), error.code)
-    except (ShardError, SourceError) as error:
+    except (ManifestError, ShardError, SourceError) as error:
         run.stop.ask(str(error), TROUBLE)
     except OSError as error:
         run.stop.ask(f"{error.filename or run.plan.out}: {error.strerror or error}. Mend that, then go on", TROUBLE)
@@ -298,10 +298,16 @@ def _prove(run: Run, outcome: Outcome, completion: Completion) -> TokenRow | Ref
         return row
     run.folder.accept(row, prompt.dataset)
     run.tally.accepted += 1
-    if len(run.folder.shards) != len(run.manifest.shards):
-        run.manifest = replace(run.manifest, shards=tuple(run.folder.shards))
-        manifests.write(run.plan.out, run.manifest)
+    _name_files(run)
     return row
+
+
+def _name_files(run: Run) -> None:
+    """Write the manifest where it lacks a file's bytes."""
+    folder, manifest = run.folder, run.manifest
+    if (len(folder.shards), folder.quarantine.bytes) != (len(manifest.shards), manifest.quarantine.bytes):
+        run.manifest = manifests.naming(manifest, folder)
+        manifests.write(run.plan.out, run.manifest)
 
 
 def _refuse(run: Run, refused: Quarantined) -> None:
@@ -314,6 +320,7 @@ def _refuse(run: Run, refused: Quarantined) -> None:
     run.folder.refuse(refused)
     run.tally.refused += 1
     run.tally.first.setdefault(refused.refusal.reason, refused.refusal.detail)
+    _name_files(run)
 
 
 def end(run: Run, root: Path) -> Summary:
@@ -328,12 +335,13 @@ def end(run: Run, root: Path) -> Summary:
         run.stop.ask(f"{run.plan.out}: {error.strerror or error}. {again}", TROUBLE)
     tree = digests_at_end(root)
     summary = _summary(run, changed(run.permit.digests, tree))
-    manifest = replace(run.manifest, result=summary.result(), shards=tuple(run.folder.shards))
+    manifest = replace(manifests.naming(run.manifest, run.folder), result=summary.result())
     manifest = manifests.with_last_session(manifest, tree_end=tree, ended=now_text(), outcome=summary.outcome)
     try:
         manifests.write(run.plan.out, manifest)
-    except OSError as error:
-        message = f"{run.plan.out}: {error.strerror or error}; the manifest is as it was. Run the same command again"
+    except (OSError, ManifestError) as error:
+        why = getattr(error, "strerror", None) or error
+        message = f"{run.plan.out}: {why}; the manifest is as it was. Run the same command again"
         return replace(summary, outcome="stopped", code=summary.code or TROUBLE, message=summary.message or message)
     with contextlib.suppress(OSError):  # the last line of the event log is a courtesy: a full disk is reported above
         rows: dict[str, Json] = dict(summary.rows)

@@ -82,7 +82,8 @@ class Plan:
     """One run, as the user wants it.
 
     `prompts` is a source of `dataset`'s rows where one is named, else a file of prompts; `limit` takes its first lines
-    only. `weights` is the local model's folder. Only what is within `cover` is sent.
+    only. `weights` is the local model's folder. Only what is within `cover` is sent. `accept_unsigned`: the run may go
+    on in a folder whose manifest no known key signed.
     """
 
     prompts: Path
@@ -104,6 +105,7 @@ class Plan:
     watch: BreakerPolicy = BreakerPolicy()
     dataset: str = ""
     cover: Cover | None = None
+    accept_unsigned: bool = False
 
     def lines(self) -> Iterator[Prompt | RefusedLine]:
         """Read the prompts, and the lines that are none.

@@ -189,7 +189,7 @@ async def _open_hosted(start: _Start, root: Path) -> _Opened:
 
 def _open_folder(start: _Start, wanted: JsonObject) -> tuple[Manifest, ShardFolder]:
     plan, ledger = start.plan, start.ledger
-    manifest = open_manifest(start.stack, plan.out, wanted)
+    manifest = open_manifest(start.stack, plan, wanted)
     require_same_ledger(manifest, ledger, plan.out)
     with ledger.transaction():
         require_known_cost(manifest, ledger.tally(manifest.run), plan.out, ledger.path)
@@ -197,23 +197,27 @@ def _open_folder(start: _Start, wanted: JsonObject) -> tuple[Manifest, ShardFold
     audit = plan.cover.audit_sha256 if plan.cover else ""
     metadata = {"run": manifest.run, "format": plan.fmt.name, "tokenizer_sha256": plan.fmt.tokenizer.sha256}
     metadata |= {"audit_sha256": audit} if audit else {}
+    if moved := manifests.move_unnamed(plan.out, manifest):
+        why = "its manifest does not name what they hold; rows of this run come again"
+        say(f"{plan.out}: moved to {', '.join(f'{name}.unnamed' for name in moved)}, for {why}")
     folder = ShardFolder(plan.out, route=plan.route.name, metadata=metadata)
-    manifests.check_shards(manifest, folder.shards, plan.out)
+    manifests.check_files(manifest, folder)
     session = Session(
         now_text(), start.permit.attestation_sha256, dict(start.permit.digests), audit=audit, ledger=ledger.id
     )
-    manifest = replace(manifest, sessions=(*manifest.sessions, session), shards=tuple(folder.shards))
+    manifest = manifests.naming(replace(manifest, sessions=(*manifest.sessions, session)), folder)
     manifests.write(plan.out, manifest)
     if plan.cover:
         keep_audit(plan.out, plan.cover)
     return manifest, folder
 
 
-def open_manifest(stack: AsyncExitStack, out: Path, wanted: JsonObject) -> Manifest:
+def open_manifest(stack: AsyncExitStack, plan: Plan, wanted: JsonObject) -> Manifest:
     """Begin or resume a folder, and hold its lock."""
-    manifests.begin(out, wanted)  # a folder that is not ours is left as it is, without a lock file
+    out, accept_unsigned = plan.out, plan.accept_unsigned
+    manifests.begin(out, wanted, accept_unsigned=accept_unsigned)  # one that is not ours gets no lock file
     stack.callback(manifests.hold(out).close)
-    return manifests.begin(out, wanted)
+    return manifests.begin(out, wanted, accept_unsigned=accept_unsigned)
 
 
 def _run_of(start: _Start, opened: _Opened, progress: Progress) -> Run:

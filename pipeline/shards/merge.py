@@ -8,7 +8,6 @@ policy give the same bytes. Memory does not grow with the rows. A row is copied 
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections import Counter, defaultdict
@@ -17,7 +16,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +25,7 @@ from pipeline.base.disk_sets import DiskSet
 from pipeline.base.files import sync_folder, write_whole
 from pipeline.base.json_lines import canonical, line_of
 from pipeline.records import STRENGTH, Evidence, Json, weak_evidence
-from pipeline.shards.manifest import MANIFEST, VERSION
+from pipeline.shards.manifest import VERSION, ManifestError, write_document
 from pipeline.shards.merge_inputs import Input, MergeError
 from pipeline.shards.shards import ROWS_A_SHARD, SCHEMA, Shard, cut_rows
 
@@ -166,12 +164,10 @@ def merge(inputs: Sequence[Input], policy: MergePolicy, out: Path, rows_a_shard:
             if merged.set_aside("weak_prompt_evidence"):
                 what += ". --min-prompt-evidence counted keeps prompts that are known by their count alone"
             raise MergeError(f"{what}. Ask for less, or merge more")
-        document = json.dumps(document_of(merged, folder), indent=2) + "\n"
-
-        def fill(file: BinaryIO) -> None:
-            file.write(document.encode("ascii"))
-
-        write_whole(folder / MANIFEST, fill)
+        try:
+            write_document(folder, document_of(merged, folder), sign=all(each.signer for each in inputs))
+        except ManifestError as error:
+            raise MergeError(str(error)) from error
     return merged
 
 

@@ -35,13 +35,15 @@ class MergeError(Exception):
 class Input:
     """One run: its folder, manifest, and refused rows.
 
-    `document` is the manifest as on disk and `sha256` its digest; `refused` counts rows by dataset and reason.
+    `document` is the manifest as on disk and `sha256` its digest; `refused` counts rows by dataset and reason. `signer`
+    is the id of the key that signed it, None where it was accepted unsigned.
     """
 
     folder: Path
     document: Mapping[str, Any]
     sha256: str
     refused: Mapping[tuple[str, str], int]
+    signer: str | None = None
 
     @property
     def run(self) -> str:
@@ -67,19 +69,16 @@ class Input:
         """
         for shard in self.document["shards"]:
             path = self.folder / shard["file"]
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard["sha256"]:
-                    raise MergeError(
-                        f"{path} was changed since it was written. Put it back, or leave {self.folder} out"
-                    )
-                file.seek(0)
-                table = pq.ParquetFile(file)
-                self._check_schema(path, table, shard["rows"])
-                for batch in table.iter_batches(batch_size=BATCH):
-                    if set(batch.column("route").to_pylist()) != {self.route}:
-                        what = f"{path} holds rows of another route than {self.route}"
-                        raise MergeError(f"{what}. Leave {self.folder} out")
-                    yield with_prompt_evidence(batch)
+            data = path.read_bytes()  # once, so that the rows are those of the digest
+            if hashlib.sha256(data).hexdigest() != shard["sha256"]:
+                raise MergeError(f"{path} was changed since it was written. Put it back, or leave {self.folder} out")
+            table = pq.ParquetFile(pa.BufferReader(data))
+            self._check_schema(path, table, shard["rows"])
+            for batch in table.iter_batches(batch_size=BATCH):
+                if set(batch.column("route").to_pylist()) != {self.route}:
+                    what = f"{path} holds rows of another route than {self.route}"
+                    raise MergeError(f"{what}. Leave {self.folder} out")
+                yield with_prompt_evidence(batch)
 
     def _check_schema(self, path: Path, table: pq.ParquetFile, rows: int) -> None:
         if table.schema_arrow.remove_metadata() not in (SCHEMA, OLD_SCHEMA):
@@ -101,6 +100,7 @@ class Input:
             "folder": self.folder.name,
             "run": self.run,
             "manifest_sha256": self.sha256,
+            "signed_by": self.signer,
             "settings": dict(self.settings),
             "attestation": last["attestation"],
             "audit": last.get("audit", ""),
@@ -112,9 +112,9 @@ class Input:
         }
 
 
-def read_inputs(folders: Sequence[Path]) -> list[Input]:
+def read_inputs(folders: Sequence[Path], *, accept_unsigned: bool = False) -> list[Input]:
     """Read the runs, in the order given. Raises MergeError, OSError."""
-    inputs = [_input(folder) for folder in folders]
+    inputs = [_input(folder, accept_unsigned=accept_unsigned) for folder in folders]
     by_run: dict[str, Input] = {}
     for each in inputs:
         if (other := by_run.setdefault(each.run, each)) is not each:
@@ -127,16 +127,16 @@ def read_inputs(folders: Sequence[Path]) -> list[Input]:
     return inputs
 
 
-def _input(folder: Path) -> Input:
+def _input(folder: Path, *, accept_unsigned: bool) -> Input:
     """Read one run. Raises MergeError, OSError."""
     try:
-        document, sha256 = stored(folder)
+        document, sha256, signer = stored(folder, accept_unsigned=accept_unsigned)
         if "inputs" in document:
             raise MergeError(f"{folder} is a merged set. Merge the runs that it was made of")
         if document["sessions"][-1]["ended"] is None:
             raise MergeError(f"{folder}: its last session never ended. Run its own command again, then merge")
         require_files(folder, document)
-        found = Input(folder, document, sha256, _refused(folder, document))
+        found = Input(folder, document, sha256, _refused(folder, document), signer)
         _ = (found.run, found.route, found.usd, found.summary(), found.settings["format"])
     except ManifestError as error:
         raise MergeError(str(error)) from error
@@ -151,8 +151,6 @@ def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, st
     Raises MergeError where the quarantine is not what the manifest says.
     """
     path, wanted = folder / QUARANTINE, document["quarantine"]["sha256"]
-    if wanted is None and not path.exists():
-        return Counter()
     digest, found = hashlib.sha256(), Counter[tuple[str, str]]()
     if path.exists():
         with path.open("rb") as file:
@@ -160,6 +158,6 @@ def _refused(folder: Path, document: Mapping[str, Any]) -> Counter[tuple[str, st
                 digest.update(line)
                 row = json.loads(line)
                 found[row.get("dataset") or document["settings"].get("dataset") or "", str(row["reason"])] += 1
-    if digest.hexdigest() != wanted:
+    if wanted != digest.hexdigest() and (found or wanted is not None):
         raise MergeError(f"{path} is not what the manifest says. Run its own command again, or put the file back")
     return found

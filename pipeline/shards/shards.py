@@ -90,6 +90,21 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The quarantine as this program wrote it.
+
+    `sha256` is None where there is none; `bytes` is None in a manifest of an older version, which did not say.
+    """
+
+    file: str = QUARANTINE
+    sha256: str | None = None
+    bytes: int | None = None
+
+
+NO_QUARANTINE = Quarantine(bytes=0)
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined:
     """A refused row: why, where it came from, its request.
 
@@ -150,6 +165,7 @@ class ShardFolder:
         """Accepted rows without an end token."""
         self._tokens = [0, 0]
         self._refused: list[Quarantined] = []
+        self._quarantine, self._length = hashlib.sha256(), 0
         self._done = DiskSet()
         _try_out(self._schema)
         self._read_back()
@@ -197,12 +213,22 @@ class ShardFolder:
         if self._refused:
             lines = "".join(json.dumps(refused.document()) + "\n" for refused in self._refused)
             append_synced(self.folder / QUARANTINE, lines.encode("ascii"))
+            self._add_quarantine(lines.encode("ascii"))
             self._refused.clear()
         if self._waiting:
             path = self.folder / f"shard-{len(self.shards):05d}.parquet"
             write_whole(path, self._waiting.write)
             self.shards.append(_described(path))
             self._waiting.drop()
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The quarantine as written, whatever the disk has since."""
+        return Quarantine(QUARANTINE, self._quarantine.hexdigest(), self._length) if self._length else NO_QUARANTINE
+
+    def _add_quarantine(self, data: bytes) -> None:
+        self._quarantine.update(data)
+        self._length += len(data)
 
     def evidence(self) -> Counter[str]:
         """Count accepted rows by evidence, written or waiting."""
@@ -230,7 +256,8 @@ class ShardFolder:
             self.prompt_evidence.update(shard.prompt_evidence)
             self.cut += shard.cut
             self._tokens = [self._tokens[0] + shard.prompt_tokens, self._tokens[1] + shard.output_tokens]
-        for line in _quarantine(self.folder / QUARANTINE):
+        for raw, line in _quarantine(self.folder / QUARANTINE):
+            self._add_quarantine(raw)
             where = line.get("where")
             self._done.add(
                 f"line {where['line']}" if isinstance(where, dict) and "line" in where else f"id {line['id']}"
@@ -319,10 +346,9 @@ def _try_out(schema: pa.Schema) -> None:
 
 def _described(path: Path) -> Shard:
     """Read what a shard holds. Raises ShardError."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    data = path.read_bytes()  # once, so that what is counted is what the digest is of
     try:
-        return Shard(path.name, sha256, *_counts(path))
+        return Shard(path.name, hashlib.sha256(data).hexdigest(), *_counts(io.BytesIO(data)))
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ShardError(f"{path} is no shard of this program ({error}). Move it away") from error
 
@@ -370,8 +396,8 @@ def _blocks(file: Path | BinaryIO, *columns: str) -> Iterator[pa.RecordBatch]:
         yield from opened.iter_batches(ROWS_A_BLOCK, columns=list(columns), use_threads=False)
 
 
-def _quarantine(path: Path) -> Iterator[dict[str, Json]]:
-    """Yield the whole lines. Raises ShardError.
+def _quarantine(path: Path) -> Iterator[tuple[bytes, dict[str, Json]]]:
+    """Yield the whole lines, with their bytes. Raises ShardError.
 
     A last line that a crash cut off is removed, since its row comes again.
     """
@@ -391,5 +417,5 @@ def _quarantine(path: Path) -> Iterator[dict[str, Json]]:
                 raise ShardError(
                     f"{path}, line {number}: {error}. Move the file away, or give another --out"
                 ) from error
-            yield value
+            yield line, value
         file.truncate(whole)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.service import Faults
+from harness.fixtures.manifests import edit_manifest
 from harness.fixtures.runs import SlowAnswerer, World, emulating, make_world, pool, prompt_line
 from harness.measures.breaker import IN_FLIGHT, SIGNS, Turning, bad_ids, faults, measure
 from pipeline.base.money import pico
@@ -95,10 +96,7 @@ def test_a_trip_that_was_accepted_stops_nothing(world: World) -> None:
 
 def test_a_pause_outlives_a_session_that_was_killed(world: World) -> None:
     turning(world, Sign.REFUSED, 0)
-    manifest = world.out / "manifest.json"
-    document = json.loads(manifest.read_text())
-    document["sessions"][-1]["ended"] = None
-    manifest.write_text(json.dumps(document))
+    edit_manifest(world.out, lambda document: document["sessions"][-1].update(ended=None))
     with emulating(world, pool(world.fmt)) as live, pytest.raises(StopError, match="paused by the breaker"):
         live.run()
 

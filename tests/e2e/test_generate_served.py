@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.engines.stand_in import Name, StandIn, standing_in
+from harness.fixtures.manifests import edit_manifest
 from harness.fixtures.runs import MODEL, ROWS, World, prompt_line
 from pipeline.base.files import weights_sha256
 from pipeline.base.paths import ROOT
@@ -307,8 +308,7 @@ def test_a_restarted_server_may_name_the_same_weights_anew(world: World) -> None
     with standing_in(engine("vllm", world.fmt, weights=str(WEIGHTS))) as server:
         world.run(plan_for(world, server, limit=6))
         (world.out / "shard-00000.parquet").rename(world.folder / "gone")
-        manifest = world.out / "manifest.json"
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"shards": []}))
+        edit_manifest(world.out, lambda document: document.update(shards=[]))
         server.served_as = "another-name"
         summary = world.run(plan_for(world, server, limit=6))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.manifests import as_unsigned
 from harness.fixtures.training import Trainer, curve, final_tensors, same_bits
 from harness.fixtures.trees import Copy
 from harness.tiny_target.provenance import WEIGHTS
@@ -296,6 +297,18 @@ def test_weak_evidence_is_taken_by_choice_and_its_risk_is_shown(trainer: Trainer
 
 
 # Bad input
+
+
+def test_rows_that_nobody_signed_train_only_where_asked(trainer: Trainer, tmp_path: Path) -> None:
+    folder = as_unsigned(run_folder(tmp_path / "old", GIVEN[:8], tokenizer_sha256=TINY_SHA256))
+    short = Trainer(trainer.copy, folder, WEIGHTS, (*FLAGS, "--steps", "1"))
+
+    refused = short.run(tmp_path / "run")
+    taken = short.run(tmp_path / "run", "--accept-unsigned")
+
+    assert (UNUSABLE, 0) == (refused.returncode, taken.returncode)
+    assert "manifest.json has no signature, so anyone may have written it" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_rows_of_another_vocabulary_than_the_target_are_refused(trainer: Trainer, tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ class StatesBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExtractionPlan:
-    """Everything that decides a store's bytes."""
+    """Everything that decides a store's bytes.
+
+    `accept_unsigned`: a store may be continued whose manifest no known key signed.
+    """
 
     facts: TargetFacts
     layers: Layers
@@ -65,6 +68,7 @@ class ExtractionPlan:
     dtype: str
     computed: Mapping[str, str]
     bytes_a_shard: int = BYTES_A_SHARD
+    accept_unsigned: bool = False
 
     @property
     def size(self) -> StoreSize:
@@ -72,6 +76,14 @@ class ExtractionPlan:
 
     def settings(self) -> dict[str, Json]:
         return settings_of(self.facts, self.layers, self.rows, self.dtype, self.computed, self.bytes_a_shard)
+
+    def begin(self, out: Path) -> StateManifest:
+        """Return the manifest of a new or a continued store.
+
+        It is signed if the rows' manifests are. Raises StoreError, OSError.
+        """
+        document = begin(out, self.settings(), self.size, accept_unsigned=self.accept_unsigned)
+        return replace(document, signed=document.signed and self.rows.signed)
 
     def shards(self) -> list[range]:
         """Return the rows of each shard.
@@ -119,10 +131,9 @@ def extract(
         require_room(plan, out)
         extract(plan, target, out, attestation=permit.attestation_sha256, progress=print)
     """
-    settings = plan.settings()
-    begin(out, settings, plan.size)  # a folder that is not ours is left as it is, without a lock file
+    plan.begin(out)  # a folder that is not ours is left as it is, without a lock file
     with hold(out):
-        document = with_attestation(begin(out, settings, plan.size), attestation)
+        document = with_attestation(plan.begin(out), attestation)
         _check_written(document, out)
         write(out, document)
         shards = plan.shards()

@@ -11,17 +11,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-from pipeline.base.files import aside, write_whole
+from pipeline.base.files import aside
 from pipeline.base.json_lines import canonical
 from pipeline.drafter.rows import TrainingRows
 from pipeline.drafter.target.files import TargetFacts
 from pipeline.drafter.target.layers import Layers, boundaries
 from pipeline.records import Json
-from pipeline.shards.manifest import LOCK, MANIFEST
+from pipeline.shards.manifest import LOCK, MANIFEST, ManifestError, write_document
+from pipeline.shards.signature import SignatureError, signer_of
 
 VERSION = 1
 DTYPES: Mapping[str, torch.dtype] = {
@@ -145,7 +146,7 @@ class StateShard:
 class StateManifest:
     """A store's manifest.
 
-    `attestations` are those that its sessions ran under.
+    `attestations` are those that its sessions ran under. `signed` is False where it or its rows were taken unsigned.
     """
 
     settings: Mapping[str, Any]
@@ -153,9 +154,12 @@ class StateManifest:
     attestations: tuple[str, ...] = ()
     complete: bool = False
     shards: tuple[StateShard, ...] = ()
+    signed: bool = True
 
 
-def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateManifest:
+def begin(
+    folder: Path, settings: Mapping[str, Json], size: StoreSize, *, accept_unsigned: bool = False
+) -> StateManifest:
     """Return the manifest of a new or a continued store.
 
     Raises StoreError, OSError.
@@ -168,14 +172,17 @@ def begin(folder: Path, settings: Mapping[str, Json], size: StoreSize) -> StateM
         if folder.is_dir() and (left := sorted({item.name for item in folder.iterdir()} - ours)):
             raise StoreError(f"{folder} holds {left[0]} but no {MANIFEST}: give a new --out DIR")
         return StateManifest(settings, size.document())
-    old = read(folder)
+    old = read(folder, accept_unsigned=accept_unsigned)
     if differences := "; ".join(_differences(old.settings, settings)):
         raise StoreError(f"{folder} was begun with other settings ({differences}). Give the same, or another --out DIR")
     return old
 
 
-def read(folder: Path) -> StateManifest:
-    """Return the manifest as stored. Raises StoreError, OSError."""
+def read(folder: Path, *, accept_unsigned: bool = False) -> StateManifest:
+    """Return the manifest as stored.
+
+    Raises StoreError, also where no known key signed it, and OSError.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         raise StoreError(f"{folder} holds no {MANIFEST}: give the folder that `states` wrote (its --out)")
@@ -187,33 +194,35 @@ def read(folder: Path) -> StateManifest:
             raise StoreError(f"{path}: the settings are not those that its digest names. Put the file back")
         shards = tuple(StateShard(**shard) for shard in found["shards"])
         _ = found["settings"]["target"]["hidden_size"], found["settings"]["dtype"], found["settings"]["layers"]
+        signed = signer_of(path, found, accept_unsigned=accept_unsigned) is not None
         return StateManifest(
-            found["settings"], found["size"], tuple(found["attestations"]), bool(found["complete"]), shards
+            found["settings"], found["size"], tuple(found["attestations"]), bool(found["complete"]), shards, signed
         )
+    except SignatureError as error:
+        raise StoreError(str(error)) from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is no manifest of hidden states ({type(error).__name__}: {error})") from error
 
 
 def write(folder: Path, document: StateManifest) -> None:
-    """Write `manifest.json` in one step. Raises OSError."""
+    """Write `manifest.json` in one step, signed if `document.signed`.
+
+    Raises StoreError where no key can sign, OSError.
+    """
     settings = dict(document.settings)
-    text = json.dumps(
-        {
-            "states": VERSION,
-            "settings": settings,
-            "settings_sha256": hashlib.sha256(canonical(settings)).hexdigest(),
-            "size": dict(document.size),
-            "attestations": [*document.attestations],
-            "complete": document.complete,
-            "shards": [asdict(shard) for shard in document.shards],
-        },
-        indent=2,
-    )
-
-    def fill(file: BinaryIO) -> None:
-        file.write(f"{text}\n".encode("ascii"))
-
-    write_whole(folder / MANIFEST, fill)
+    content: dict[str, Json] = {
+        "states": VERSION,
+        "settings": settings,
+        "settings_sha256": hashlib.sha256(canonical(settings)).hexdigest(),
+        "size": dict(document.size),
+        "attestations": [*document.attestations],
+        "complete": document.complete,
+        "shards": [asdict(shard) for shard in document.shards],
+    }
+    try:
+        write_document(folder, content, sign=document.signed)
+    except ManifestError as error:
+        raise StoreError(str(error)) from error
 
 
 def with_attestation(document: StateManifest, attestation: str) -> StateManifest:

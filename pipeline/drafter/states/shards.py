@@ -103,10 +103,10 @@ class StateStore:
     States are on the CPU, in the dtype they were stored in.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, accept_unsigned: bool = False) -> None:
         """Read the manifest and every header. Raises StoreError, OSError."""
         self.folder = folder
-        self.document: StateManifest = read(folder)
+        self.document: StateManifest = read(folder, accept_unsigned=accept_unsigned)
         if not self.document.complete:
             raise StoreError(f"{folder} is not whole yet. Run the command again that began it: it goes on")
         if not self.document.attestations or not all(map(SHA256.fullmatch, self.document.attestations)):

@@ -77,6 +77,7 @@ def read_training_data(
     layers: Sequence[int] | None = None,
     *,
     accept_changed_tree: bool = False,
+    accept_unsigned: bool = False,
 ) -> TrainingData:
     """Read and check rows, or one store.
 
@@ -85,8 +86,8 @@ def read_training_data(
     if any(is_store(path) for path in paths):
         if len(paths) > 1:
             raise RowsError("one store of states trains by itself: give it alone, or folders of rows")
-        return _read_store(paths[0], target, policy, layers)
-    rows = read_rows(paths, policy, accept_changed_tree=accept_changed_tree)
+        return _read_store(paths[0], target, policy, layers, accept_unsigned=accept_unsigned)
+    rows = read_rows(paths, policy, accept_changed_tree=accept_changed_tree, accept_unsigned=accept_unsigned)
     facts = target_facts(target)
     check_rows(facts, rows)
     notes = [
@@ -170,9 +171,11 @@ def control_ids(data: TrainingData) -> list[int]:
     return sorted(token for token in used if token < size)
 
 
-def _read_store(path: Path, target: Path, policy: RowPolicy, layers: Sequence[int] | None) -> TrainingData:
+def _read_store(
+    path: Path, target: Path, policy: RowPolicy, layers: Sequence[int] | None, *, accept_unsigned: bool
+) -> TrainingData:
     """Open and check a store. Raises RowsError, StoreError, TargetError, OSError."""
-    store, facts = StateStore(path), target_facts(target)
+    store, facts = StateStore(path, accept_unsigned=accept_unsigned), target_facts(target)
     store.check_target(facts)
     if layers is not None and tuple(layers) != store.layers:
         own = ",".join(map(str, store.layers))

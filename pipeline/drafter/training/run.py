@@ -89,11 +89,11 @@ class TrainingFolder:
 
 
 @contextmanager
-def held(out: Path, settings: JsonObject) -> Iterator[manifests.Manifest]:
+def held(out: Path, settings: JsonObject, *, accept_unsigned: bool = False) -> Iterator[manifests.Manifest]:
     """Lock the folder and yield its manifest. Raises ManifestError, OSError."""
-    manifests.begin(out, settings)  # a folder that is not ours is left as it is, without a lock file
+    manifests.begin(out, settings, accept_unsigned=accept_unsigned)  # one that is not ours gets no lock file
     with manifests.hold(out):
-        yield manifests.begin(out, settings)
+        yield manifests.begin(out, settings, accept_unsigned=accept_unsigned)
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def opened(
         try:
             yield folder
         except Exception:  # the caller reports it; the manifest records only that the session ended
-            with suppress(OSError):
+            with suppress(OSError, manifests.ManifestError):
                 folder.end(SessionEnd(STOPPED), {"complete": False})
             raise
 

@@ -137,7 +137,7 @@ async def _ask(
     """Check the caps, ask, and write the exchanges."""
     plan, (client, ledger) = wanted.plan, parts
     endpoint = await find_endpoint(client, plan)
-    manifest = open_manifest(stack, plan.out, wanted.settings(endpoint.provider_name))
+    manifest = open_manifest(stack, plan, wanted.settings(endpoint.provider_name))
     require_same_ledger(manifest, ledger, plan.out)
     session = Session(now_text(), permit.attestation_sha256, dict(permit.digests), ledger=ledger.id)
     manifest = replace(manifest, sessions=(*manifest.sessions, session))

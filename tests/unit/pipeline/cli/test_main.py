@@ -46,6 +46,17 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(verb in printed for verb in VERBS)
 
 
+@pytest.mark.parametrize(
+    "verb", ["generate", "probe", "merge", "states", "train", "evaluate", "export speculators", "export rows"]
+)
+def test_verbs_that_read_manifests_may_take_unsigned(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--help"])
+
+    reads = verb != "export speculators"
+    assert reads == ("--accept-unsigned" in capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("command", [[], ["nonsense"], ["ledger", "--nonsense"], ["generate"]], ids=str)
 def test_unusable_arguments_are_exit_2(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

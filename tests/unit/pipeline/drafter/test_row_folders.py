@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.fixtures.drafters import ATTESTATION, TOKENIZER, TREE, row, run_folder
+from harness.fixtures.manifests import Document, edit_manifest
 from pipeline.drafter.row_folders import RowsError, job_of, read_folders
 from pipeline.drafter.rows import read_rows
 from pipeline.gate.gate import Job, Kind
@@ -27,14 +27,6 @@ ROWS = [row("a", [1], [2]), row("b", [1], [3])]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return run_folder(tmp_path / "run", ROWS)
-
-
-def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    path = folder / "manifest.json"
-    document = json.loads(path.read_bytes())
-    change(document)
-    path.write_text(json.dumps(document), "utf-8")
-    return folder
 
 
 def refusal(*folders: Path) -> str:
@@ -130,7 +122,9 @@ def test_a_shard_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
     (run / "shard-00000.parquet").write_bytes((other / "shard-00000.parquet").read_bytes())
     shards = json.loads((other / "manifest.json").read_bytes())["shards"]
 
-    assert "is of another run than its manifest says (run)" in refusal(edited(run, lambda it: it.update(shards=shards)))
+    assert "is of another run than its manifest says (run)" in refusal(
+        edit_manifest(run, lambda it: it.update(shards=shards))
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,10 +141,8 @@ def test_a_shard_of_another_run_is_refused(run: Path, tmp_path: Path) -> None:
         (lambda it: it.pop("sessions"), "is no manifest of rows (KeyError: 'sessions')"),
     ],
 )
-def test_a_manifest_that_proves_nothing_is_refused(
-    run: Path, change: Callable[[dict[str, Any]], object], why: str
-) -> None:
-    assert why in refusal(edited(run, change))
+def test_a_manifest_that_proves_nothing_is_refused(run: Path, change: Callable[[Document], object], why: str) -> None:
+    assert why in refusal(edit_manifest(run, change))
 
 
 def test_a_manifest_that_is_no_json_is_refused(run: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder
+from harness.fixtures.manifests import Document, edit_manifest
 from pipeline.drafter.row_folders import RowsError
 from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow
@@ -232,11 +232,13 @@ def test_an_old_shard_has_the_prompt_evidence_that_is_sure(route: str, grade: Ev
     folder = run_folder(tmp_path / "run", [row("a", [1], [7, 2], IDS)], route=route)
     path = folder / "shard-00000.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
-    document = json.loads((folder / "manifest.json").read_bytes())
-    for name in ("prompt_evidence", "cut"):
-        del document["shards"][0][name]
-    document["shards"][0]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(document))
+
+    def change(document: Document) -> None:
+        (shard,) = document["shards"]
+        del shard["prompt_evidence"], shard["cut"]
+        shard["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    edit_manifest(folder, change)
 
     assert {grade: 1} == read_rows([folder], RowPolicy(COUNTED)).prompt_evidence
     assert [{grade: 1}] == [

@@ -7,18 +7,20 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from harness.fixtures.manifests import Document, as_unsigned, edit_manifest
+from pipeline.base.signing import signer
 from pipeline.cli.main import main
 from pipeline.records import Evidence, Json, Reason, Refusal, Span, SpanKind, TokenRow
 from pipeline.shards import manifest as manifests
+from pipeline.shards import merge_inputs
 from pipeline.shards.manifest import Manifest, Session
 from pipeline.shards.merge import Merged, MergePolicy, merge, table_of
 from pipeline.shards.merge_inputs import MergeError, read_inputs
-from pipeline.shards.shards import Quarantined, ShardFolder
+from pipeline.shards.shards import QUARANTINE, Quarantined, ShardFolder
 
 Rows = list[tuple[str, str, Evidence]]
 COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evidence.LOGPROBS, Evidence.ENGINE_IDS
@@ -40,7 +42,8 @@ def run(
     told: dict[str, Json] = {"route": route, "model": "m/k", "format": name, "tokenizer_sha256": tokenizer, **settings}
     result: dict[str, Json] = {"complete": True, "cost": {"usd": "0.25", "emulated": True}}
     session = Session("then", "cd" * 32, {"pipeline/": "1"}, {"pipeline/": "1"}, ended, "complete")
-    manifests.write(folder, Manifest(folder.name, told, (session,), result, tuple(shards.shards)))
+    found = Manifest(folder.name, told, (session,), result, tuple(shards.shards), shards.quarantine)
+    manifests.write(folder, found)
     return folder
 
 
@@ -211,7 +214,7 @@ def changed_quarantine(folder: Path) -> None:
 
 
 def changed_settings(folder: Path) -> None:
-    edit(folder, lambda document: document["settings"].update(format="kimi-k2.5"))
+    edit_manifest(folder, lambda document: document["settings"].update(format="kimi-k2.5"))
 
 
 def no_manifest(folder: Path) -> None:
@@ -223,19 +226,19 @@ def no_json(folder: Path) -> None:
 
 
 def other_version(folder: Path) -> None:
-    edit(folder, lambda document: document.update(manifest=9))
+    edit_manifest(folder, lambda document: document.update(manifest=9))
 
 
 def no_cost(folder: Path) -> None:
-    edit(folder, lambda document: document.pop("cost"))
+    edit_manifest(folder, lambda document: document.pop("cost"))
 
 
 def no_shards(folder: Path) -> None:
-    edit(folder, lambda document: document.pop("shards"))
+    edit_manifest(folder, lambda document: document.pop("shards"))
 
 
 def no_rows_of_a_shard(folder: Path) -> None:
-    edit(folder, lambda document: document["shards"][0].pop("rows"))
+    edit_manifest(folder, lambda document: document["shards"][0].pop("rows"))
 
 
 def no_end(folder: Path) -> None:
@@ -243,13 +246,7 @@ def no_end(folder: Path) -> None:
 
 
 def other_run(folder: Path) -> None:
-    edit(folder, lambda document: document.update(run="elsewhere"))
-
-
-def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    document = json.loads((folder / "manifest.json").read_bytes())
-    change(document)
-    (folder / "manifest.json").write_text(json.dumps(document))
+    edit_manifest(folder, lambda document: document.update(run="elsewhere"))
 
 
 FAULTS: dict[Callable[[Path], None], str] = {
@@ -337,13 +334,15 @@ def test_a_folder_with_something_in_it_is_not_written_to(runs: list[Path], tmp_p
 
 def as_old(folder: Path) -> None:
     """Make the shards what they were before prompts had evidence."""
-    document = json.loads((folder / "manifest.json").read_bytes())
-    for shard in document["shards"]:
-        path = folder / shard["file"]
-        pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
-        del shard["prompt_evidence"], shard["cut"]
-        shard["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(document))
+
+    def change(document: Document) -> None:
+        for shard in document["shards"]:
+            path = folder / shard["file"]
+            pq.write_table(pq.read_table(path).drop_columns(["prompt_evidence"]), path)
+            del shard["prompt_evidence"], shard["cut"]
+            shard["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    edit_manifest(folder, change)
 
 
 def test_old_and_new_shards_make_one_set(runs: list[Path], tmp_path: Path) -> None:
@@ -403,9 +402,63 @@ def test_a_bad_input_is_one_sentence_and_exit_2(
     assert ("error: ", 1) == (said[:7], said.count("\n"))
 
 
+def test_an_unsigned_input_is_exit_2_and_taken_by_a_flag(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_unsigned(runs[0])
+    command = ["merge", str(tmp_path / "set"), *map(str, runs)]
+
+    assert (2, 0) == (main(command), main([*command, "--accept-unsigned"]))
+
+    first = capsys.readouterr().err.splitlines()[0]
+    assert f"error: {runs[0]}/manifest.json has no signature, so anyone may have written it" in first
+
+
 @pytest.mark.parametrize("cap", ["B1", "B1=", "=3", "B1=-1", "B1=x"])
 def test_a_cap_that_is_none_is_refused(cap: str, runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:
         main(["merge", str(tmp_path / "set"), str(runs[0]), "--cap", cap])
 
     assert 2 == left.value.code
+
+
+# Who vouches for it
+
+
+def test_rows_are_those_of_the_bytes_that_were_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another shard takes the file's place once its digest is known."""
+    folder = run(tmp_path / "run", [("a", "B1", COUNTED)])
+    other = run(tmp_path / "other" / "run", [("a", "B1", IDS)])
+    (given,) = read_inputs([folder])
+
+    class Hashes:
+        """The true hashes, and somebody who waits for them."""
+
+        @staticmethod
+        def sha256(data: bytes) -> object:
+            found = hashlib.sha256(data)
+            (folder / "shard-00000.parquet").write_bytes((other / "shard-00000.parquet").read_bytes())
+            return found
+
+    monkeypatch.setattr(merge_inputs, "hashlib", Hashes)
+
+    assert ["counted"] == [grade for batch in given.batches() for grade in batch.column("evidence").to_pylist()]
+
+
+def test_a_set_names_who_signed_its_runs(runs: list[Path], tmp_path: Path) -> None:
+    as_unsigned(runs[1])
+
+    merge(read_inputs(runs, accept_unsigned=True), MergePolicy(), tmp_path / "set")
+    document = json.loads((tmp_path / "set" / "manifest.json").read_bytes())
+
+    assert [signer().public_key.keyid, None] == [each["signed_by"] for each in document["inputs"]]
+    assert "signature" not in document
+
+
+def test_an_empty_quarantine_of_a_full_disk_is_none(runs: list[Path], tmp_path: Path) -> None:
+    """What was refused could not be written, but the file was made."""
+    folder = run(tmp_path / "run", [("z", "B4", IDS)])
+    edit_manifest(folder, lambda document: document.update(quarantine={"file": QUARANTINE, "sha256": None, "bytes": 0}))
+    (folder / QUARANTINE).write_bytes(b"")
+
+    assert 8 == merged([*runs, folder]).total("rows")

@@ -278,7 +278,7 @@ def test_a_shard_that_is_not_as_it_was_written_is_refused(change: str | None, wo
         found.flush()
 
     with pytest.raises(ManifestError, match=word):
-        manifests.check_shards(manifest, found.shards, tmp_path)
+        manifests.check_files(manifest, found)
 
 
 def test_the_tree_at_the_start_and_at_the_end_is_compared(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.manifests import as_unsigned
 from pipeline.drafter.rows import RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract, require_room
 from pipeline.drafter.states.manifest import StoreError, computed_with, readable_size, size_of
@@ -148,6 +149,31 @@ def test_a_whole_store_is_left_as_it_is(plan: ExtractionPlan, target: Target, tm
     extract(plan, target, tmp_path / "store", attestation=ATTESTATION, progress=told.append)
 
     assert (before, [7]) == (bytes_of(tmp_path / "store"), told)
+
+
+def test_a_store_of_unsigned_rows_is_not_signed(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
+    folder = as_unsigned(run_folder(tmp_path / "run", GIVEN))
+    plan = replace(plan, rows=read_rows([folder], accept_unsigned=True), accept_unsigned=True)
+    with pytest.raises(KilledError):
+        written(plan, target, tmp_path / "store", stop_at=4)
+    written(plan, target, tmp_path / "store")
+
+    with pytest.raises(StoreError, match="has no signature"):
+        StateStore(tmp_path / "store")
+
+
+def test_a_store_that_nobody_signed_is_not_continued(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        written(plan, target, tmp_path / "store", stop_at=4)
+    as_unsigned(tmp_path / "store")
+    before = bytes_of(tmp_path / "store")
+
+    with pytest.raises(StoreError, match="--accept-unsigned takes it"):
+        written(plan, target, tmp_path / "store")
+    assert before == bytes_of(tmp_path / "store")
+
+    written(replace(plan, accept_unsigned=True), target, tmp_path / "store")
+    assert not StateStore(tmp_path / "store", accept_unsigned=True).document.signed
 
 
 def test_each_attestation_under_which_it_ran_is_named(plan: ExtractionPlan, target: Target, tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.manifests import Document, as_unsigned, edit_manifest
 from pipeline.drafter.rows import LeftOut, RowPolicy, TrainingRows, read_rows
 from pipeline.drafter.states.extract import ExtractionPlan, extract
 from pipeline.drafter.states.manifest import StoreError, computed_with
@@ -168,11 +169,35 @@ def test_a_shard_that_is_not_whole_is_refused_at_once(folder: Path, damage: Call
         StateStore(folder)
 
 
-def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = folder / "manifest.json"
-    document = json.loads(path.read_bytes())
-    change(document)
-    path.write_text(json.dumps(document))
+def raise_evidence(folder: Path) -> Callable[[Document], None]:
+    """Call every row of the first shard proven by ids; return the manifest's change that fits."""
+    path = folder / "states-00000.safetensors"
+    data = path.read_bytes()
+    length = 8 + int.from_bytes(data[:8], "little")
+    header = data[:length].replace(b'\\"stream_deltas\\"', b'\\"engine_ids\\"   ')
+    path.write_bytes(header + data[length:])
+    digests = {"sha256": path.read_bytes(), "header_sha256": header}
+    return lambda it: it["shards"][0].update({name: hashlib.sha256(part).hexdigest() for name, part in digests.items()})
+
+
+def test_a_shard_edited_with_its_manifest_is_refused(folder: Path) -> None:
+    signature = json.loads((folder / "manifest.json").read_bytes())["signature"]
+    edit_manifest(folder, raise_evidence(folder))
+    assert ["engine_ids", "engine_ids", "stream_deltas", "stream_deltas"] == StateStore(folder).evidence
+
+    document = json.loads((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_text(json.dumps(document | {"signature": signature}))
+
+    with pytest.raises(StoreError, match="was changed after it was signed by"):
+        StateStore(folder, accept_unsigned=True)
+
+
+def test_a_store_that_nobody_signed_needs_a_flag(folder: Path) -> None:
+    as_unsigned(folder)
+
+    with pytest.raises(StoreError, match=r"has no signature, so anyone .* --accept-unsigned takes it"):
+        StateStore(folder)
+    assert not StateStore(folder, accept_unsigned=True).document.signed
 
 
 @pytest.mark.parametrize(
@@ -191,8 +216,8 @@ def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda it: it["shards"][0].update(tokens=1), "says other numbers of states-00000.safetensors than it holds"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(folder: Path, change: Callable[[dict[str, Any]], object], why: str) -> None:
-    edited(folder, change)
+def test_a_manifest_that_is_none_is_refused(folder: Path, change: Callable[[Document], object], why: str) -> None:
+    edit_manifest(folder, change)
 
     with pytest.raises(StoreError, match=why):
         StateStore(folder)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.manifests import as_unsigned
 from harness.tiny_target.provenance import WEIGHTS
 from pipeline.drafter.row_folders import RowsError
 from pipeline.drafter.rows import RowPolicy, read_rows
@@ -161,3 +163,15 @@ def test_without_a_format_the_targets_special_tokens_are_kept(target: Target, tm
         assert [1, 2, 30] == control_ids(found)
     finally:
         (target.facts.directory / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize("kind", ["rows", "states"])
+def test_what_nobody_signed_trains_only_where_asked(
+    kind: str, folder: Path, store: Path, target: Target, tmp_path: Path
+) -> None:
+    path = as_unsigned(shutil.copytree({"rows": folder, "states": store}[kind], tmp_path / "it"))
+    given = [path], target.facts.directory, EVERY
+
+    with pytest.raises((RowsError, StoreError), match="--accept-unsigned takes it"):
+        read_training_data(*given)
+    assert read_training_data(*given, accept_unsigned=True).document["rows"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixtures.manifests import as_unsigned
 from pipeline.drafter.training.checkpoints import newest
 from pipeline.drafter.training.metrics import read_metrics
 from pipeline.drafter.training.run import (
@@ -111,6 +112,16 @@ def test_one_run_at_a_time_under_one_set_of_settings(tmp_path: Path) -> None:
         pass
     with pytest.raises(ManifestError, match="was begun with seed 0 and is asked for 1"), held(tmp_path, {"seed": 1}):
         pass
+
+
+def test_a_run_that_nobody_signed_needs_a_flag(tmp_path: Path) -> None:
+    run(training(), tmp_path)
+    as_unsigned(tmp_path)
+
+    with pytest.raises(ManifestError, match="--accept-unsigned takes it"), held(tmp_path, SETTINGS):
+        pass
+    with held(tmp_path, SETTINGS, accept_unsigned=True) as manifest:
+        assert not manifest.signed
 
 
 def test_a_folder_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
