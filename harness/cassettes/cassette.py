@@ -178,6 +178,7 @@ def leaks(cassette: Cassette) -> Iterator[str]:
             "address": (each.uri.encode(), False),
             "request headers": (str(each.request_headers).encode(), False),
             "request body": (each.request_body, False),
+            "answer status": (each.reason.encode("utf-8", "surrogatepass"), True),
             "answer headers": (str(each.headers).encode(), True),
             "answer body": (each.body, True),
         }

@@ -63,8 +63,8 @@ def test_the_highest_cost_is_shown_before_anything_is_sent(shop: Shop) -> None:
     asyncio.run(run_probe(permit, wanted, say=hear, root=world.root, ledger=world.ledger))
 
     few = len(COMMITTED.chosen(few=True))
-    ((said, sent_before),) = heard
-    assert 0 == sent_before
+    said = "\n".join(text for text, _ in heard)
+    assert {0} == {sent_before for _, sent_before in heard}
     assert f"{2 * few} requests; {few} probes as a stream and as one body, 1 times each" in said
     assert "at $0.5 and $2 a million tokens in and out, of a budget of $1.0000 (emulated: no money)" in said
     assert 2 * few == len(shop.trial.entries())
@@ -87,7 +87,7 @@ def test_a_budget_below_the_worst_case_sends_nothing(shop: Shop) -> None:
         shop.probe(shop.wanted(budget="0.01"))
 
     assert BUDGET_SPENT == caught.value.code
-    assert "at most $0." in shop.said[0]
+    assert "at most $0." in shop.said[1]
     assert ([], False) == (shop.trial.entries(), shop.exchanges.exists())
 
 
@@ -116,7 +116,7 @@ def test_the_same_command_again_asks_nothing_twice(shop: Shop) -> None:
 
     assert len(first.told) == len(shop.trial.entries())
     assert (first.by_fate(), first.spent_pico) == (again.by_fate(), again.spent_pico)
-    assert f"{len(first.told)} of them asked before" in shop.said[-1]
+    assert f"{len(first.told)} of them asked before" in shop.said[-2]
     assert before == shop.exchanges.read_bytes()
 
 

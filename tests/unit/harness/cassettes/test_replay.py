@@ -183,6 +183,7 @@ def raw_deflate(data: bytes) -> bytes:
         ((replace(INTERACTION, request_body=gzip.compress(b"{}")),), "request 0 is no text"),
         ((replace(INTERACTION, body=f'{{"b":"{KEY}"}}'.encode()),), "answer body of 0 holds a secret .OpenRouter key"),
         ((replace(INTERACTION, request_body=b'{"user_id":"x"}'),), "request body of 0 holds a secret"),
+        ((replace(INTERACTION, reason=f"OK {KEY}"),), "answer status of 0 holds a secret"),
         ((replace(INTERACTION, headers={"x": ["Bearer abcdefgh12345678"]}),), "answer headers of 0 holds a secret"),
         (
             (replace(INTERACTION, body=b'{"a":"{\\"password\\":\\"x\\"}"}'),),
