@@ -113,7 +113,8 @@ def parse_cassette(text: str) -> Cassette:
             raise CassetteError(f"cassette version {stored['version']!r}, wanted {VERSION}. Run: {RECORD}")
         return Cassette(read_provenance(stored["provenance"]), tuple(map(read_interaction, stored["interactions"])))
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CassetteError(f"no readable cassette ({type(error).__name__}: {error}). Run: {RECORD}") from error
+        what = " ".join(str(error).split())
+        raise CassetteError(f"no readable cassette ({type(error).__name__}: {what}). Run: {RECORD}") from error
 
 
 def read_cassette(path: Path) -> Cassette:

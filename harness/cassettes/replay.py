@@ -154,7 +154,9 @@ def _keyless(each: Interaction, keys: frozenset[str]) -> Interaction:
     if found := [what for what in secrets_in(body, keys=keys) if what.startswith("the key in use")]:
         raise CassetteError(f"the answer of {each.uri} holds {found[0]}, and was not kept. Record another answer")
     headers = scrub_headers(each.headers, KEPT_RESPONSE, keys)
-    return replace(each, uri=scrub_uri(each.uri, keys), headers=headers, body=body)
+    reason = scrub_body(each.reason.encode("utf-8", "surrogatepass"), answer=True, keys=keys)
+    scrubbed = replace(each, uri=scrub_uri(each.uri, keys), headers=headers, body=body)
+    return replace(scrubbed, reason=reason.decode("utf-8", "surrogatepass"))
 
 
 def scrubbed_request(request: Request, keys: frozenset[str]) -> Request:

@@ -34,7 +34,7 @@ from harness.cassettes.cassette import (
     save_cassette,
     store,
 )
-from harness.cassettes.replay import EMULATOR_URL, recording, replaying
+from harness.cassettes.replay import EMULATOR_URL, _keyless, recording, replaying
 from pipeline.base.paths import ROOT
 from pipeline.base.redaction import MARK
 
@@ -263,6 +263,12 @@ def test_an_answer_with_the_key_in_use_encoded_is_not_kept(encode: Callable[[byt
 
     with pytest.raises(CassetteError, match="the key in use, encoded"), server(body=body) as url, recording():
         post(url)
+
+
+def test_the_key_in_use_leaves_the_phrase_of_a_status() -> None:
+    own = "no-shape-that-anybody-knows"
+
+    assert f"No {MARK}" == _keyless(replace(INTERACTION, reason=f"No {own}"), frozenset({own})).reason
 
 
 @pytest.mark.parametrize(
