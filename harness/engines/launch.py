@@ -91,8 +91,8 @@ def running(start: Start, *, log: Path | None = None, longest: float = LONGEST_S
                 waited = time.monotonic() - begun
                 if process.poll() is not None or waited > longest:
                     how = f"said nothing for {longest:.0f} s" if process.poll() is None else "ended"
-                    last = "\n".join(path.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
-                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends:\n{last}")
+                    last = " | ".join(path.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
+                    raise EngineStartError(f"{start.name} {how} before it answered. Its log ends: {last}")
                 time.sleep(LOOK_SECONDS)
             yield RunningEngine(url, facts, process.pid, time.monotonic() - begun, path)
 
