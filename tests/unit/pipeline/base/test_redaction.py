@@ -119,3 +119,11 @@ def test_where_there_is_no_key_nothing_goes(raw: bytes) -> None:
 def test_a_header_that_is_absent_stays_absent() -> None:
     assert Redaction(KEY).of_header(None) is None
     assert "gen-[key removed]" == Redaction(KEY).of_header(f"gen-{HEX}")
+
+
+def test_a_key_behind_an_escaped_line_end_goes() -> None:
+    assert f"see\\n{MARK}" == redact("see\\n" + "AK" + "IA" + "QX3T7ZLM2PWK9RVB", 200)
+
+
+def test_a_risk_or_benefit_is_no_key() -> None:
+    assert "a risk-or-benefit-analysis" == redact("a risk-or-benefit-analysis", 200)
