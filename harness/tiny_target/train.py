@@ -9,6 +9,7 @@ torch and transformers.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from harness.tiny_target.conversion import copy_template, write_tokenizer_json
 from harness.tiny_target.grammar import samples
@@ -25,7 +27,6 @@ from harness.tiny_target.layout import taught_ids, texts
 from harness.tiny_target.provenance import write_provenance
 from harness.tiny_target.vocabulary import BASE_SIZE, train_ranks, write_vocabulary
 from harness.tiny_target.words import Split
-from pipeline.base.screen import say, say_logs_of_transformers
 from pipeline.formats.registry import load_format
 from pipeline.formats.tokenizer import CONTROL_TOKENS, load_tokenizer
 
@@ -81,7 +82,7 @@ def build(recipe: Recipe, directory: Path) -> float:
     write_tokenizer_json(tokenizer)
     copy_template(directory)
     model, loss = fit(recipe, load_format("kimi-k2.5", tokenizer))
-    say_logs_of_transformers()
+    disable_progress_bar()
     model.to(torch.bfloat16).save_pretrained(directory)
     run = {"recipe": asdict(recipe), "loss": round(loss, 4), "parameters": model.num_parameters()}
     write_provenance(directory, run)
@@ -184,7 +185,7 @@ def report(step: int, losses: Sequence[float]) -> None:
     """Write one line to stderr every hundred steps."""
     if (step + 1) % LOG_EVERY == 0:
         recent = sum(losses[-LOG_EVERY:]) / LOG_EVERY
-        say(f"step {step + 1}: loss {recent:.4f}")
+        sys.stderr.write(f"step {step + 1}: loss {recent:.4f}\n")
 
 
 CONTEXT = 2048

@@ -30,7 +30,9 @@ REAL = "openrouter"
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("ledger", help="list what was spent, by day and route, and what is unsettled")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="another ledger than this checkout's own")
-    parser.add_argument("--answer", metavar="REQUEST", help="print the answer to this request, byte for byte; escaped on a terminal")
+    parser.add_argument(
+        "--answer", metavar="REQUEST", help="print the answer to this request, byte for byte; escaped on a terminal"
+    )
     parser.add_argument("--reconcile", action="store_true", help="ask the provider what unsettled requests cost")
     parser.add_argument("--base-url", metavar="URL", help="with --reconcile: the emulator to ask about emulated ones")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")

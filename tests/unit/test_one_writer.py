@@ -16,6 +16,7 @@ WRITERS: Final[Mapping[str, str]] = {
     "pipeline/base/screen.py": "the one writer",
     "pipeline/__main__.py": "says that python does not run isolated, before anything may be imported",
     "harness/measures/parsers/oracle.py": "answers in JSON, in an engine's environment, which has no pipeline",
+    "harness/tiny_target/train.py": "writes a step and its loss; the weights' provenance holds its bytes",
     "harness/fixtures/forks.py": "a child of a test, whose own stderr is closed",
 }
 
