@@ -4,6 +4,7 @@ Guarantees: the contract suite imports none of them. A missed aim is exit 1 unle
 harness` lists them. By what they measure:
 
 - `fidelity`, `families`, `fingerprints`, `parsers/`, `tool_detection`: whether rows and readings are right.
+- `fuzz/`: mutated answers and dataset rows. `refusals`: which refusals of recorded answers are needless.
 - `replay` with `second_readings`, `chaos/`, `breaker`: what a bad wire and a bad provider do to a run.
 - `load/`, `reconstruct_speed`, `dataset_speed`, `training_speed` with `training_sides`: time and memory.
 - `engines/`: real engines. `drafter/`: drafters trained and evaluated end to end.

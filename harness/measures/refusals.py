@@ -10,8 +10,9 @@ most answers of a faithful route are accepted (`KINDEST`). So what is still refu
 A refusal is needless where the answer is well-formed and its counts agree: it says how it ended, its text holds no
 U+FFFD and no marker that may be text, and the tokens of its text in the family's layout are as many as were counted,
 as are those of its prompt. Of such an answer another reading exists only where two faults cancel. This is judged by the
-sums of the fingerprints' votes (`TokenSum`), not by the proof. An answer to a prompt that is not rendered here, or with
-calls that do not show how the model wrote them, has no such sum: its refusal is not called needless, and is counted.
+sums of the fingerprints' votes (`TokenSum`), not by the proof. Calls that do not show how the model wrote them have no
+such sum. Where all of it holds but the prompt is not rendered here, or has another count, the refusal is counted as due
+to the prompt alone: another template would be needed, not another proof.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from pipeline.base.screen import say, show, show_json, show_text
 from pipeline.fingerprints.exchanges import ExchangesError
@@ -53,6 +55,7 @@ KINDEST: Mapping[TraitName, Json] = {
     TraitName.TOOL_ARGUMENTS: "verbatim",
     TraitName.TURN_END: "by_role",
     TraitName.THINK_LEAD: "written",
+    TraitName.PROMPT_SETTINGS: {"date": "2025-08-05", "effort": "medium"},
 }
 """Values of a route that shows and counts everything; a stream's deltas are whole tokens or prove nothing."""
 
@@ -65,6 +68,7 @@ class RefusalVerdict:
     family: str
     reason: Reason | None
     needless: bool = False
+    by_prompt: bool = False
     detail: str = ""
 
 
@@ -95,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def harvested(path: Path) -> Harvest:
-    """Return the answers of a file in every family whose vocabulary is found.
+    """Return a file's answers, of all vocabularies found.
 
     Raises ExchangesError.
     """
@@ -117,7 +121,7 @@ def cases(found: Harvest) -> Iterator[tuple[Observation, Prompt, Fingerprint]]:
 
 
 def kindest(learned: LearnedFingerprint) -> Fingerprint:
-    """Return what was learned as proven, and the rest as kind as can be.
+    """Return what was learned as proven, the rest kindest.
 
     A prefix that no control token explains was learned of another prompt than ours, and is no trait.
     """
@@ -138,19 +142,33 @@ def verdict(one: Observation, prompt: Prompt, fingerprint: Fingerprint) -> Refus
     row = reconstruct(prompt, one.completion, one.fmt, fingerprint, expected)
     if isinstance(row, TokenRow):
         return RefusalVerdict(one.exchange.id, one.model.format, None)
-    return RefusalVerdict(one.exchange.id, one.model.format, row.reason, agrees(one, fingerprint), row.detail)
+    needless = answer_agrees(one, fingerprint)
+    by_prompt = needless and not prompt_agrees(one, fingerprint)
+    return RefusalVerdict(
+        one.exchange.id, one.model.format, row.reason, needless and not by_prompt, by_prompt, row.detail
+    )
 
 
-def agrees(one: Observation, fingerprint: Fingerprint) -> bool:
-    """Return whether an answer is well-formed and its counts agree."""
-    found, usage, prompt_ids = one.sum, one.completion.usage, one.prompt_ids
-    if found is None or usage is None or prompt_ids is None:
+def answer_agrees(one: Observation, fingerprint: Fingerprint) -> bool:
+    """Return whether an answer is well-formed and its count agrees."""
+    if (found := one.sum) is None:
         return False
     end = fingerprint.proven(TraitName.END_COUNTED_TOOLS if found.section else TraitName.END_COUNTED)
     think = found.think if fingerprint.proven(TraitName.THINK_CLOSE_COUNTED) else 0
+    return found.extra == think + (found.ended if end else 0)
+
+
+def prompt_agrees(one: Observation, fingerprint: Fingerprint) -> bool:
+    """Return whether the prompt is rendered and its count agrees."""
+    if one.prompt_ids is None or (usage := one.completion.usage) is None:
+        return False
     prefix = fingerprint.proven(TraitName.PROMPT_PREFIX_TOOLS if one.tools_sent else TraitName.PROMPT_PREFIX)
-    served = len(prompt_ids) + (len(prefix) if isinstance(prefix, list) else 0)
-    return found.extra == think + (found.ended if end else 0) and usage.prompt_tokens == served
+    return usage.prompt_tokens == len(one.prompt_ids) + (len(prefix) if isinstance(prefix, list) else 0)
+
+
+KINDS = ("answers", "refused", "needless", "by_prompt")
+Report: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Family, one of `KINDS`, and how many by reason."""
 
 
 def tally(verdicts: Sequence[RefusalVerdict]) -> dict[str, dict[str, dict[str, int]]]:
@@ -160,41 +178,40 @@ def tally(verdicts: Sequence[RefusalVerdict]) -> dict[str, dict[str, dict[str, i
     """
     found: dict[str, dict[str, Counter[str]]] = {}
     for one in verdicts:
-        families = [one.family, *(["kimi"] if one.family.startswith("kimi") else []), "all"]
-        for family in families:
-            counts = found.setdefault(family, {"answers": Counter(), "refused": Counter(), "needless": Counter()})
+        for family in (one.family, *(["kimi"] if one.family.startswith("kimi") else []), "all"):
+            counts = found.setdefault(family, {kind: Counter() for kind in KINDS})
             counts["answers"]["accepted" if one.reason is None else "refused"] += 1
             if one.reason is not None:
                 counts["refused"][str(one.reason)] += 1
                 counts["needless"][str(one.reason)] += one.needless
+                counts["by_prompt"][str(one.reason)] += one.by_prompt
     return {
         family: {kind: {name: n for name, n in sorted(counter.items()) if n} for kind, counter in counts.items()}
         for family, counts in sorted(found.items())
     }
 
 
-def table(
-    report: Mapping[str, Mapping[str, Mapping[str, int]]], before: Mapping[str, Mapping[str, Mapping[str, int]]]
-) -> str:
-    """Return a family a paragraph, with what was before in brackets."""
+def table(report: Report, before: Report) -> str:
+    """Return a paragraph a family, with numbers from before."""
     lines: list[str] = []
-    for family, counts in report.items():
-        old = before.get(family, {})
-
-        def told(
-            kind: str,
-            name: str,
-            counts: Mapping[str, Mapping[str, int]] = counts,
-            old: Mapping[str, Mapping[str, int]] = old,
-        ) -> str:
-            number, was = counts[kind].get(name, 0), old.get(kind, {}).get(name, 0)
-            return f"{number}" + (f" (before {was})" if before else "")
-
-        total, needless = sum(counts["answers"].values()), sum(counts["needless"].values())
-        was = f" (before {sum(old.get('needless', {}).values())})" if before else ""
-        lines.append(
-            f"{family}: {total} answers, accepted {told('answers', 'accepted')}, needlessly refused {needless}{was}"
-        )
-        reasons = sorted({*counts["refused"], *old.get("refused", {})})
-        lines += [f"  {name:20} {told('refused', name)}, needless {told('needless', name)}" for name in reasons]
+    for family in report:
+        counts, old = report[family], before.get(family, {})
+        answers = sum(counts["answers"].values())
+        told = [f"{kind} {_told(_total(counts, kind), _total(old, kind), before)}" for kind in KINDS[1:]]
+        accepted = _told(counts["answers"].get("accepted", 0), old.get("answers", {}).get("accepted", 0), before)
+        lines.append(f"{family}: {answers} answers, accepted {accepted}, {', '.join(told)}")
+        for reason in sorted({*counts["refused"], *old.get("refused", {})}):
+            each = [
+                f"{kind} {_told(counts[kind].get(reason, 0), old.get(kind, {}).get(reason, 0), before)}"
+                for kind in KINDS[1:]
+            ]
+            lines.append(f"  {reason:20} {', '.join(each)}")
     return "\n".join(lines) + "\n"
+
+
+def _total(counts: Mapping[str, Mapping[str, int]], kind: str) -> int:
+    return sum(counts.get(kind, {}).values())
+
+
+def _told(number: int, was: int, before: Report) -> str:
+    return f"{number} (before {was})" if before else str(number)

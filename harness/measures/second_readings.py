@@ -42,6 +42,7 @@ class SecondReading:
 def read(raw: bytes) -> SecondReading:
     """Read a whole answer, one body or a stream."""
     text, said = raw.decode("utf-8", "replace"), SecondReading()
+    whole = text.strip()[:1] in ("{", "[")
     for value in _values(text, said):
         said.error = said.error or bool(value.get("error"))
         if isinstance(usage := value.get("usage"), dict) and usage:
@@ -51,16 +52,15 @@ def read(raw: bytes) -> SecondReading:
             said.choices += 1
             said.error = said.error or bool(choice.get("error"))
             said.finish = choice.get("finish_reason") or said.finish
-            delta, message = choice.get("delta"), choice.get("message")
-            told = delta if isinstance(delta, dict) and (delta or not message) else message
-            _add(said, told if isinstance(told, dict) else {}, indexed=told is delta)
+            told = choice.get("message" if whole else "delta")
+            _add(said, told if isinstance(told, dict) else {}, indexed=not whole)
     ordered = sorted(said._slots.items(), key=lambda one: one[0] if isinstance(one[0], int) else 0)  # noqa: SLF001
     said.calls = tuple((one[0], one[1], one[2]) for _, one in ordered)
     return said
 
 
 def _decimal(value: object) -> Decimal | None:
-    """Return a number as it is written; None for what is none."""
+    """Return a number as it is written, or None."""
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     return Decimal(value) if is_number else None  # type: ignore[arg-type]  # it was just seen to be a number
 

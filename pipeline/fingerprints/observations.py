@@ -242,7 +242,7 @@ def rendered_prompt(identity: str, request: JsonObject, fmt: Format, model: Mode
 
 
 def requested_prompt(identity: str, request: JsonObject, model: Model) -> Prompt:
-    """Return the prompt of a request, as the model takes it.
+    """Return a request's prompt, as the model takes it.
 
     RefusedError for messages or tools that make none.
     """

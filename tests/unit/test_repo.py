@@ -98,7 +98,7 @@ ORDER: Mapping[str, str] = {
     "harness.engines": "views emulator strategies tiny_target cassettes",
     "harness.live": "views attestation emulator cassettes fixtures",
     "harness.goldens": "views emulator tiny_target cassettes engines",
-    "harness.measures": "views emulator strategies tiny_target fixtures engines live goldens",
+    "harness.measures": "views emulator strategies tiny_target fixtures cassettes engines live goldens",
 }
 """What each package may import of its own tree, beside itself. `harness` may import all of `pipeline`."""
 

@@ -1,4 +1,4 @@
-"""Mutate answers and dataset rows, and check what became of each.
+"""Mutate answers and dataset rows, and check the outcomes.
 
 `python -m harness fuzz`
 

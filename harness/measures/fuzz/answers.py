@@ -1,4 +1,4 @@
-"""The answers that are mutated, with what is known of them.
+"""The answers that are mutated, and their true ids.
 
 Guarantees: each is accepted or refused for a known reason before it is mutated. They are the goldens by every way to
 ask, the committed cassettes, a few answers of each family whose vocabulary is found, and the recorded exchanges where
@@ -69,8 +69,8 @@ class SeedAnswer:
 
 
 def seed_answers() -> list[SeedAnswer]:
-    """Return all that are found here, always in the same order."""
-    found = [*_goldens(), *_cassettes(), *_families(), *_recorded()]
+    """Return all that are found here, in one order."""
+    found = [*goldens(), *recorded_cassettes("*"), *_families(), *_recorded()]
     return [one for one in found if len(one.raw) <= MOST_BYTES]
 
 
@@ -82,7 +82,8 @@ def digest(seeds: Iterable[SeedAnswer]) -> str:
     return hashed.hexdigest()[:16]
 
 
-def _goldens() -> Iterator[SeedAnswer]:
+def goldens() -> Iterator[SeedAnswer]:
+    """Yield the goldens, each by every way to ask."""
     fmt, known = open_format(TINY), _true_fingerprints(open_format(TINY))
     for path in sorted((ROOT / "goldens" / "tiny_target").glob(f"*{SUFFIX}")):
         golden = parse_golden(path.read_text(encoding="utf-8"))
@@ -105,13 +106,13 @@ def _true_fingerprints(fmt: Format) -> list[Fingerprint]:
     ]
 
 
-def _cassettes() -> Iterator[SeedAnswer]:
+def recorded_cassettes(source: str) -> Iterator[SeedAnswer]:
     """Yield recorded answers of the emulator and of engines.
 
     Requests with a role of the scripted engine's own are left out.
     """
     fmt, known = open_format(TINY), committed_fingerprints(ROOT)
-    for path in sorted((ROOT / "cassettes").glob("*/*/*.yaml")):
+    for path in sorted((ROOT / "cassettes").glob(f"{source}/*/*.yaml")):
         cassette = read_cassette(path)
         if cassette.provenance.source == "live":
             continue
@@ -132,7 +133,10 @@ def _cassettes() -> Iterator[SeedAnswer]:
 
 
 def _way_of(cassette: Cassette, request: Mapping[str, Any]) -> tuple[RoundTrip | None, tuple[Ids, Ids] | None]:
-    """Return how a recorded answer was shown, and its true ids, where they are known."""
+    """Return how an answer was shown, and its ids.
+
+    None where they are not known.
+    """
     told = cassette.provenance
     if told.oracle is None:
         return None, None
@@ -147,7 +151,10 @@ TOOL: JsonObject = {"type": "function", "function": {"name": "seek", "parameters
 
 
 def _families() -> Iterator[SeedAnswer]:
-    """Yield a few answers of each family, by every way to ask."""
+    """Yield a few answers of each family.
+
+    By every way to ask.
+    """
     for name in sorted(FORMATS.keys() - SIBLINGS - {TINY}):
         if find_tokenizer(name) is None:
             continue

@@ -34,7 +34,7 @@ class Source(Protocol):
     digest: str
 
     def case(self, number: int) -> tuple[str, str]:
-        """Return what became of a case, and what is wrong with that, if anything."""
+        """Return a case's outcome, and what is wrong with it."""
 
     def told(self, number: int) -> str:
         """Return a case in words."""
@@ -46,7 +46,7 @@ class CampaignError(Exception):
 
 @dataclass(slots=True)
 class Section:
-    """The cases of one kind: how many are done, and what became of them.
+    """The cases of one kind, counted by outcome.
 
     `seeds` identifies what is mutated.
     """
@@ -60,7 +60,7 @@ class Section:
     failures: list[tuple[int, str, str]] = field(default_factory=list)
 
     def run(self, case: Case, until: int) -> Iterator[int]:
-        """Do cases up to `until`, and yield how many are done now and then."""
+        """Do cases up to `until`; yield now and then."""
         while self.done < until:
             began = time.process_time()
             for number in range(self.done, min(until, self.done - self.done % EVERY + EVERY)):
@@ -86,7 +86,7 @@ def _of(case: Case, number: int) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Campaign:
-    """Sections under one seed, in a file that is rewritten as it goes.
+    """Sections under one seed, in a state file.
 
     `peaks` are this process's after each write, in MiB, by section.
     """
@@ -98,7 +98,7 @@ class Campaign:
 
     @staticmethod
     def begun(path: Path | None, seed: int) -> Campaign:
-        """Return the campaign of a state file, or a new one.
+        """Return a state file's campaign, or a new one.
 
         Raises CampaignError for the state of another, OSError.
         """
@@ -118,7 +118,7 @@ class Campaign:
         return campaign
 
     def run(self, name: str, source: Source, until: int) -> Iterator[Section]:
-        """Do a section's cases up to `until`, and write the state now and then.
+        """Do cases up to `until`, and write the state.
 
         Raises CampaignError where the section began on other seeds.
         """
@@ -145,7 +145,7 @@ class Campaign:
             write_whole(self.path, fill)
 
     def growth(self, name: str) -> float:
-        """Return by how many MiB memory grew after a section's first tenth."""
+        """Return a section's growth after its first tenth, in MiB."""
         peaks = self.peaks.get(name, [])
         return peaks[-1] - peaks[len(peaks) // WARM] if peaks else 0.0
 

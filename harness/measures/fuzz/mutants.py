@@ -1,4 +1,4 @@
-"""What is done to JSON values, to streams and to bytes.
+"""What is done to JSON, streams and bytes.
 
 Guarantees: everything is drawn from the random numbers that are given. Values that no writer of JSON can write (a
 member twice, numbers beyond a double, raw line feeds) are put in as text: a stand-in is written, then replaced.
@@ -55,7 +55,7 @@ class Material:
 
 
 def places(root: Node, rng: Random) -> list[tuple[Node, Any]]:
-    """Return every member of every list and object, with its holder.
+    """Return every member of a value, with its holder.
 
     Of long lists, some.
     """
@@ -114,7 +114,7 @@ def _reorder(rng: Random, node: Node, _: Any, __: Material) -> None:  # noqa: AN
 
 
 def _swap(rng: Random, node: Node, key: Any, material: Material) -> None:  # noqa: ANN401
-    """Take the value of another answer's member, of the same name if any."""
+    """Take another answer's value, of the same name if any."""
     found = places(material.donor, rng) if isinstance(material.donor, dict | list) else []
     alike = [holder[other] for holder, other in found if other == key] or [holder[other] for holder, other in found]
     if alike:
@@ -131,7 +131,7 @@ def _deep(rng: Random, node: Node, key: Any, _: Material) -> None:  # noqa: ANN4
 
 
 def _value(rng: Random, node: Node, key: Any, material: Material) -> None:  # noqa: ANN401
-    """Change a number or a text a little, whatever it is."""
+    """Change a value a little, whatever it is."""
     value = node[key]
     if isinstance(value, str):
         node[key] = text(value, rng, material)
@@ -205,7 +205,7 @@ def text(value: str, rng: Random, material: Material) -> str:
 
 
 def written(root: Node, rng: Random) -> str:
-    """Return the value as one of the JSON texts that say it."""
+    """Return one of the JSON texts of the value."""
     told = json.dumps(root, separators=rng.choice(((",", ":"), (", ", ": "))), ensure_ascii=rng.random() < 1 / 2)
     if "\\u0000" not in told:
         return told
@@ -293,7 +293,7 @@ def _move(rng: Random, events: list[str], at: int, _: Material) -> None:
 
 
 def _two_data_lines(rng: Random, events: list[str], at: int, _: Material) -> None:
-    """Break an event's data into several lines, which JSON allows between members."""
+    """Break an event's data into two lines between members."""
     event = events[at]
     cuts = [position + 1 for position, letter in enumerate(event) if letter == ","]
     if cuts:
@@ -331,7 +331,7 @@ STREAM_EDITS: Mapping[str, StreamEdit] = {
 
 
 def joined(events: Sequence[str], rng: Random) -> str:
-    """Return the stream of these events, in one of its spellings."""
+    """Return the stream of these events, spelled somehow."""
     raw = "\n\n".join(events) + "\n\n"
     draw = rng.random()
     if draw < 1 / 4:

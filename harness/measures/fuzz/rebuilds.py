@@ -1,4 +1,4 @@
-"""One mutated answer, and whether what became of it can be right.
+"""One mutated answer, and whether its outcome can be right.
 
 Guarantees: the mutant goes as one line of the verb `reconstruct` goes, up to the bytes that are written. A refusal is
 right unless it says `internal_error`. An accepted row is checked by code that shares none with the proof: a plain
@@ -58,7 +58,7 @@ class Rebuilds:
         return one, mutant(one, donor, rng)
 
     def case(self, number: int) -> tuple[str, str]:
-        """Return what became of a case, and what is wrong with that, if anything."""
+        """Return a case's outcome, and what is wrong with it."""
         one, made = self.drawn(number)
         (raw,) = [*dumped(rebuilt([made.line], one.fmt, one.known, oracle=number % 2 == 0))] or [b"null"]
         result = json.loads(raw)
@@ -112,7 +112,7 @@ def _json_of(one: SeedAnswer) -> Node:
 
 
 def wrong(one: SeedAnswer, made: Mutant, result: Mapping[str, Any]) -> str:
-    """Return what an accepted row says otherwise than its answer; empty if nothing."""
+    """Return what a row says otherwise than its answer."""
     prompt_ids, ids = tuple(result["prompt_ids"]), tuple(result["output_ids"])
     if one.trip is None:
         return "accepted, and nothing tells how its ids are shown" if one.truth != (prompt_ids, ids) else ""
@@ -144,7 +144,7 @@ def wrong(one: SeedAnswer, made: Mutant, result: Mapping[str, Any]) -> str:
 
 
 def _is_left_out(content: str, came: str, markers: Sequence[str]) -> bool:
-    """Return whether a content whose ids are given lacks just what parsers hold back.
+    """Return whether a content lacks just what parsers hold back.
 
     From a tool marker on, or a part of one.
     """
@@ -153,7 +153,10 @@ def _is_left_out(content: str, came: str, markers: Sequence[str]) -> bool:
 
 
 def _calls(calls: Iterable[Sequence[str]], *, unnamed: bool) -> list[tuple[str, ...]]:
-    """Return calls to compare; where ids are given their names are a provider's own, and arguments are JSON."""
+    """Return calls to compare.
+
+    Where ids are given, calls' ids are a provider's own, and arguments are JSON.
+    """
     if not unnamed:
         return [tuple(call) for call in calls]
     return [(name, _canonical(arguments)) for _, name, arguments in calls]
@@ -172,17 +175,17 @@ def _or(value: object, default: int) -> object:
 
 
 def _whole(text: str) -> str:
-    """Return the text with halves of a character that stand together as one."""
+    """Return the text with halves of a character joined."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _unspaced(text: str) -> str:
-    """Return the text as a route shows it that changes white space."""
+    """Return the text without white space."""
     return "".join(_whole(text).split())
 
 
 def _plain(answer: str, *, stream: bool) -> bytes:
-    """Return the answer with each event's data on one line, as the plain reading wants it."""
+    """Return the answer with each event's data on one line."""
     if not stream:
         return answer.encode("utf-8", "replace")
     events = re.split(r"\n\n", re.sub(r"\r\n|\r", "\n", answer.removeprefix("\ufeff")))

@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def seed_rows(dataset: str) -> list[dict[str, Any]]:
-    """Return the rows that are mutated, always in the same order."""
+    """Return the rows that are mutated, in one order."""
     found: list[dict[str, Any]] = [row for name, row, _ in ROWS if name == dataset]
     if make := SCHEMAS.get(dataset):
         found += [make(Random(number), number) for number in range(MADE)]
@@ -75,14 +75,14 @@ class MutatedRows:
         self.digest = hashlib.sha256(json.dumps(self.seeds).encode()).hexdigest()[:16]
 
     def drawn(self, number: int) -> tuple[bytes, ...]:
-        """Return the lines of a case: one to three rows, one of them mutated at least."""
+        """Return the lines of a case, one mutated at least."""
         rng = Random(f"{self.seed}:{self.filter.dataset.name}:{number}")
         return tuple(
             line(rng.choice(self.seeds), rng, rounds) for rounds in rng.choice(((1,), (2,), (3,), (1, 0), (0, 1, 1)))
         )
 
     def case(self, number: int) -> tuple[str, str]:
-        """Return what became of a case, and what is wrong with that, if anything."""
+        """Return a case's outcome, and what is wrong with it."""
         lines = self.drawn(number)
         block = LinesBlock("rows.jsonl", 1, lines)
         answers = [self.filter.answers(one) for one in gathered(self.filter.dataset, [block])]
@@ -95,7 +95,7 @@ class MutatedRows:
         if prompts and not faults:
             strings = [*_strings([json.loads(one) for one in lines if _is_json(one)])]
             faults = [
-                f"no string of the row holds {text!r:.200}" for text in _texts(prompts) if not _stands(text, strings)
+                f"no string of the row holds {text!r:.200}" for text in _texts(prompts) if not stands(text, strings)
             ]
         return " ".join(sorted({*outcomes})), "; ".join(faults)
 
@@ -105,7 +105,7 @@ class MutatedRows:
 
 
 def line(row: dict[str, Any], rng: Random, rounds: int) -> bytes:
-    """Return a row as a line, changed in so many places."""
+    """Return a row's line, changed in so many places."""
     changed = json.loads(json.dumps(row))
     for _ in range(rounds):
         inner = [key for key, value in changed.items() if isinstance(value, str) and value.lstrip()[:1] in ("[", "{")]
@@ -137,7 +137,7 @@ def _is_json(raw: bytes) -> bool:
 
 
 def _strings(values: Sequence[Json]) -> Iterator[str]:
-    """Yield every string in the values, also in JSON that is text."""
+    """Yield every string in the values, also in JSON text."""
     waiting: list[Json] = [*values]
     for value in waiting:  # grows while it is read
         if isinstance(value, str):
@@ -160,5 +160,6 @@ def _texts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield from (text for text in texts if isinstance(text, str))
 
 
-def _stands(text: str, strings: Sequence[str]) -> bool:
+def stands(text: str, strings: Sequence[str]) -> bool:
+    """Return whether some string holds the text as it is."""
     return any(text in one for one in strings)

@@ -179,7 +179,7 @@ def require_target(document: Mapping[str, Json], target: TargetFacts) -> None:
 
 
 def _rope_theta(document: Mapping[str, Json]) -> float:
-    """Return the rotary base; all places that name one must agree.
+    """Return the rotary base, equal wherever it is named.
 
     transformers prefers `rope_scaling`, engines the top.
     """

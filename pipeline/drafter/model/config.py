@@ -87,7 +87,7 @@ def drafter_config(config: Any, *, draft_vocab_size: int, layers: Sequence[int])
 
 
 def indivisible(config: DrafterConfig, *, own_head_dim: bool) -> str:
-    """Return which numbers of a layer do not divide, or "".
+    """Return which sizes of a layer do not divide.
 
     The width need not be that of all heads, unless theirs is taken from it (`own_head_dim` false).
     """
@@ -109,7 +109,7 @@ def _size(config: Any, name: str) -> int:  # noqa: ANN401 - transformers' config
 
 
 def _rotary_base(config: Any) -> float:  # noqa: ANN401 - transformers' configs are untyped here
-    """Return the one rotary base that all of the target's layers have.
+    """Return the one rotary base of all layers.
 
     As transformers runs it. Raises DrafterConfigError where there is none, or one for each type of layers.
     """

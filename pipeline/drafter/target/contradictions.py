@@ -60,7 +60,7 @@ def _values(document: JsonObject, places: Mapping[str, JsonObject], name: str) -
 
 
 def _left_aside(document: JsonObject, places: Mapping[str, JsonObject]) -> Iterator[str]:
-    """Yield a base at the top that no layer type has."""
+    """Yield a top base that no layer type has."""
     top = document.get("rope_theta")
     kinds = [(kind, held) for place in places.values() for kind, held in place.items() if isinstance(held, Mapping)]
     bases = {kind: held["rope_theta"] for kind, held in kinds if held.get("rope_theta") is not None}
@@ -70,5 +70,5 @@ def _left_aside(document: JsonObject, places: Mapping[str, JsonObject]) -> Itera
 
 
 def _number(value: Json) -> Json:
-    """Return a number as a float, so that 10000 is 1e4; no boolean."""
+    """Return a number as a float: 10000 is 1e4."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53 else value

@@ -113,7 +113,7 @@ def test_more_layers_than_one_are_refused(tmp_path: Path, theirs: Path, target: 
         ({"num_key_value_heads": 3}, "num_attention_heads is 2 and num_key_value_heads 3"),
     ],
 )
-def test_a_layer_that_contradicts_itself_or_the_target_is_refused(
+def test_a_layer_that_contradicts_itself_is_refused(
     tmp_path: Path, theirs: Path, target: Target, layer: dict[str, Any], said: str
 ) -> None:
     document = json.loads((theirs / "config.json").read_bytes())
