@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from pipeline.base.files import weights_sha256
 from pipeline.base.json_lines import canonical, strict_object
 from pipeline.drafter.rows import TrainingRows
-from pipeline.drafter.target.contradictions import contradictions
-from pipeline.records import RefusedError
+from pipeline.drafter.target.contradictions import NESTED, contradictions
+from pipeline.records import Json, RefusedError
 
 INDEX = "model.safetensors.index.json"
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
@@ -67,14 +67,7 @@ def target_facts(directory: Path) -> TargetFacts:
         what = "hidden_size, vocab_size and num_hidden_layers"
         raise TargetError(f"{path} lacks one of {what}") from error
     weights = weights_sha256(directory)
-    try:
-        document = strict_object(path.read_bytes())
-    except RefusedError as error:
-        raise TargetError(f"{path} is none ({error.refusal.detail})") from error
-    if (found := next(contradictions(document), None)) is not None:
-        raise TargetError(
-            f"{path} contradicts itself: {found}. Write in both places what the weights were trained with"
-        )
+    document = _document(path)
     # The weights alone do not say how they are to be used: hash every key that may decide a number.
     deciding = {name: value for name, value in document.items() if name not in ABOUT_THE_FILE}
     return TargetFacts(directory, config, weights, hashlib.sha256(canonical(deciding)).hexdigest(), *sizes)
@@ -134,7 +127,7 @@ def read_embedding_and_head(directory: Path, dtype: torch.dtype = torch.float32)
         raise TargetError(f"{directory} holds no embedding under a name that is known ({', '.join(EMBEDDINGS)})")
     head = _named(files, HEADS)
     text = _config(directory).get_text_config()
-    tied = bool(getattr(text, "tie_word_embeddings", False))
+    tied = _is_tied(directory, text)
     if head is None and not tied:
         raise TargetError(f"{directory} holds no head ({', '.join(HEADS)}) and its config ties none to the embedding")
     first = _tensor(files[embedding], embedding, dtype)
@@ -149,6 +142,34 @@ def read_embedding_and_head(directory: Path, dtype: torch.dtype = torch.float32)
             "config which holds: tie_word_embeddings false, or weights without that head"
         )
     return EmbeddingAndHead(first, first if tied else last)
+
+
+def _is_tied(directory: Path, text: Any) -> bool:  # noqa: ANN401 - transformers' configs are untyped here
+    """Return whether a target's head is its embedding.
+
+    Where a config nests that of the language model, either may say so; transformers asks the whole.
+    """
+    document = _document(directory / "config.json")
+    nested = document.get(NESTED)
+    said = [place.get("tie_word_embeddings") for place in (document, nested) if isinstance(place, dict)]
+    found = [one for one in said if one is not None]
+    return bool(found[0] if found else getattr(text, "tie_word_embeddings", False))
+
+
+def _document(path: Path) -> dict[str, Json]:
+    """Return a config's JSON.
+
+    Raises TargetError for none, and for one that contradicts itself.
+    """
+    try:
+        document = strict_object(path.read_bytes())
+    except RefusedError as error:
+        raise TargetError(f"{path} is none ({error.refusal.detail})") from error
+    if (found := next(contradictions(document), None)) is not None:
+        raise TargetError(
+            f"{path} contradicts itself: {found}. Write in both places what the weights were trained with"
+        )
+    return document
 
 
 def _config(directory: Path) -> Any:  # noqa: ANN401 - transformers' configs are untyped here

@@ -161,6 +161,37 @@ def test_a_tied_config_over_another_head_is_refused(small: Path, tmp_path: Path)
         read_embedding_and_head(edited(small, tmp_path, tie_word_embeddings=True))
 
 
+def test_a_model_of_several_modalities_is_tied_by_its_top(tmp_path: Path) -> None:
+    """As transformers ties it: the class with the head reads the whole config, whose text part says nothing of it."""
+    text = {"hidden_size": 16, "vocab_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {
+        "model_type": "qwen3_5",
+        "tie_word_embeddings": True,
+        "text_config": {"model_type": "qwen3_5_text", **text},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    embedding = torch.arange(48 * 16, dtype=torch.float32).reshape(48, 16)
+    save_file({"model.language_model.embed_tokens.weight": embedding}, tmp_path / "model.safetensors")
+    ends = read_embedding_and_head(tmp_path)
+
+    assert ends.head is ends.embedding
+    assert torch.equal(embedding, ends.head)
+
+
+def test_a_top_that_ties_and_a_text_that_does_not_are_refused(small: Path, tmp_path: Path) -> None:
+    text = json.loads((small / "config.json").read_bytes())
+    edited(small, tmp_path)
+    whole = {
+        "model_type": "kimi_k25",
+        "tie_word_embeddings": True,
+        "text_config": {**text, "model_type": "deepseek_v3"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+
+    with pytest.raises(TargetError, match="tie_word_embeddings is True at the top and False in text_config"):
+        target_facts(tmp_path)
+
+
 def test_a_tied_head_that_is_stored_twice_is_the_embedding(small: Path, tmp_path: Path) -> None:
     weights = load_file(small / "model.safetensors")
     edited(small, tmp_path, tie_word_embeddings=True)
