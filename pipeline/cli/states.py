@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.base.screen import progress_bar, say, show, show_json
 from pipeline.cli.options import ArgumentsError, add_accepted, positive
-from pipeline.gate.gate import SHUT, GateShutError, Permit, require
+from pipeline.gate.gate import SHUT, GateShutError, Permit, require, require_same_tree
 from pipeline.records import Evidence, Json
 
 if TYPE_CHECKING:
@@ -126,7 +126,11 @@ def run_states(args: argparse.Namespace) -> int:
             return SHUT
     with _served(args) as served:
         plan = _plan(args, rows, served)
-        document = None if permit is None else _extract(plan, args, permit, served)
+        try:
+            document = None if permit is None else _extract(plan, args, permit, served)
+        except GateShutError as error:
+            say(*error.lines)
+            return SHUT
     _report(plan, document, args)
     return 0
 
@@ -207,6 +211,7 @@ def _extract(
         target = load_target(args.target, layers=plan.layers, device=device, dtype=dtype, facts=plan.facts)
     else:
         target = served
+    require_same_tree(permit)
     with progress(len(plan.rows)) as show:
 
         def shown(done: int) -> None:

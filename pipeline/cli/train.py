@@ -24,7 +24,7 @@ from pipeline.base.screen import progress_bar, say, show, show_json
 from pipeline.cli.options import ArgumentsError, positive
 from pipeline.cli.states import add_rows, policy_of
 from pipeline.drafter.training.metrics import TRACKERS
-from pipeline.gate.gate import SHUT, GateShutError, Permit, require
+from pipeline.gate.gate import SHUT, GateShutError, Permit, require, require_same_tree
 from pipeline.records import Json
 
 if TYPE_CHECKING:
@@ -168,11 +168,11 @@ def _run_train(args: argparse.Namespace) -> int:
     _say(*data.notes)
     try:
         permit = require(data.job)
+        with joined(device) as world:
+            return _train(args, recipe, data, permit, world)
     except GateShutError as error:
         _say(*error.lines)
         return SHUT
-    with joined(device) as world:
-        return _train(args, recipe, data, permit, world)
 
 
 def _recipe(args: argparse.Namespace, device: torch.device) -> Recipe:
@@ -231,6 +231,7 @@ def _steps(
     folder = None
     if world.is_first:
         folder = stack.enter_context(training_run.opened(args.out, manifest, permit, intervals, training.step))
+    require_same_tree(permit)
     with progress(training.sampler.course.steps, training.step, speaks=world.is_first) as show:
         end = training_run.train(training, folder, intervals, args.out, setup.description, show, permit.expires)
     if folder is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +45,8 @@ PASSWORDS: Final = {
 
 
 def rules() -> Iterator[BasePlugin]:
-    for kind in get_mapping_from_secret_type_to_class().values():
+    kinds: Iterable[type[BasePlugin]] = get_mapping_from_secret_type_to_class().values()
+    for kind in kinds:
         if kind.__name__ not in UNUSED:
             yield kind()
 
@@ -75,7 +76,8 @@ def test_no_file_of_the_tree_holds_a_secret() -> None:
 
 def test_what_is_left_out_of_the_second_scanner_is_there() -> None:
     """A rule of another name in a later version would be left out no more."""
-    names = {kind.__name__ for kind in get_mapping_from_secret_type_to_class().values()}
+    kinds: Iterable[type[BasePlugin]] = get_mapping_from_secret_type_to_class().values()
+    names = {kind.__name__ for kind in kinds}
 
     assert UNUSED.keys() <= names
     assert all(isinstance(rule, RegexBasedDetector) for rule in RULES)
