@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,14 +44,8 @@ PASSWORDS: Final = {
 """What tests write as a password in an address: no more than these very words."""
 
 
-def rules() -> Iterator[BasePlugin]:
-    kinds: Iterable[type[BasePlugin]] = get_mapping_from_secret_type_to_class().values()
-    for kind in kinds:
-        if kind.__name__ not in UNUSED:
-            yield kind()
-
-
-RULES = tuple(rules())
+KINDS: Final[tuple[type[BasePlugin], ...]] = tuple(get_mapping_from_secret_type_to_class().values())
+RULES: Final = tuple(kind() for kind in KINDS if kind.__name__ not in UNUSED)
 
 
 def found_in(data: bytes) -> list[str]:
@@ -76,10 +70,7 @@ def test_no_file_of_the_tree_holds_a_secret() -> None:
 
 def test_what_is_left_out_of_the_second_scanner_is_there() -> None:
     """A rule of another name in a later version would be left out no more."""
-    kinds: Iterable[type[BasePlugin]] = get_mapping_from_secret_type_to_class().values()
-    names = {kind.__name__ for kind in kinds}
-
-    assert UNUSED.keys() <= names
+    assert UNUSED.keys() <= {kind.__name__ for kind in KINDS}
     assert all(isinstance(rule, RegexBasedDetector) for rule in RULES)
 
 
