@@ -300,8 +300,7 @@ def test_contract_tests_do_not_set_their_own_number_of_examples() -> None:
     wrong = [
         name_of(path)
         for path in MODULES
-        if path.is_relative_to(ROOT / "tests" / "contract")
-        and "settings" in names_of_hypothesis(path)
+        if path.is_relative_to(ROOT / "tests" / "contract") and "settings" in names_of_hypothesis(path)
     ]
 
     assert [] == wrong

@@ -6,6 +6,6 @@ killed by a test that fails, or by a run that does not end. Entry: `python -m ha
 - `mutants`: the named ones, each a promise broken (`named.toml`), and the drawn ones
 - `reach`: which tests execute which lines
 - `runner`: one mutant in a copy, its likely tests first
-- `table`: what came of them, kept in `tests/contract/KILLS`, and `docs/promises.md`
+- `table`: what came of them, and a page of promises
 - `__main__`: the program
 """

@@ -59,7 +59,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no drawn one after so many seconds")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="copies of the tree (default 2)")
     parser.add_argument("--only", default="", metavar="TEXT", help="named ones whose file or promise holds this")
-    parser.add_argument("--write", action="store_true", help="write tests/contract/KILLS and docs/promises.md")
+    parser.add_argument("--write", action="store_true", help="write the kill table and the page of promises")
     return parser.parse_args(arguments)
 
 

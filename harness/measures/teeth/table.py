@@ -1,6 +1,6 @@
 """The kill table, and a page of promises.
 
-The table lies in `tests/contract/KILLS`, one JSON object a line. Its first line has the sums and the digest of each
+The table lies beside REQUIRED, one JSON object a line. Its first line has the sums and the digest of each
 mutated file; a line follows for each named mutant and for each drawn one that survived.
 """
 
@@ -18,8 +18,8 @@ from harness.measures.teeth.mutants import MUTATED, Mutant
 from pipeline.base.paths import ROOT
 from pipeline.gate.digests import file_sha256
 
-KILLS: Final = Path("tests/contract/KILLS")
-PAGE: Final = Path("docs/promises.md")
+KILLS: Final = Path("tests", "contract", "KILLS")
+PAGE: Final = Path("docs", "promises.md")
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
 HEAD: Final = """# Promises
 
