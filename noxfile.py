@@ -235,6 +235,17 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def teeth(session: nox.Session) -> None:
+    """Measure which broken promises the contract suite notices.
+
+    Named ones (some minutes a core); `-- --drawn 500 --seconds 3600` judges drawn ones too, and goes on where it was.
+    """
+    install(session, "contract")
+    session.install("--quiet", *nox.project.dependency_groups(PYPROJECT, "teeth"))
+    session.run("python", "-m", "harness", "teeth", *session.posargs, env=PASSIVE)
+
+
+@nox.session(default=False)
 def load(session: nox.Session) -> None:
     """Measure requests a second, memory, the ledger, a resume.
 
