@@ -367,3 +367,36 @@ def test_what_was_added_while_a_run_was_on_is_not_signed(quarantined: Path) -> N
 
     with pytest.raises(MergeError, match="is not what the manifest says"):
         read_inputs([quarantined])
+
+
+# What a true signature does not excuse
+
+
+@pytest.mark.parametrize("use", [take_to_train, take_to_merge], ids=lambda use: use.__name__)
+def test_a_planted_shard_is_refused_by_whoever_reads(use: Use, run: Path) -> None:
+    (run / "shard-00001.parquet").write_bytes((run / "shard-00000.parquet").read_bytes())
+
+    with pytest.raises(REFUSED, match=r"shard-00001\.parquet is not in the manifest"):
+        use(run, accept_unsigned=False)
+
+
+def test_a_run_goes_on_under_its_own_settings_alone(run: Path) -> None:
+    with pytest.raises(ManifestError, match='was begun with route "emulator/chutes" and is asked for "local"'):
+        manifests.begin(run, SETTINGS | {"route": "local"})
+
+
+def test_rows_of_a_tree_that_changed_need_a_flag(run: Path) -> None:
+    edit_manifest(run, lambda document: document["sessions"][-1].update(tree_end={"pipeline/": "2"}))
+
+    with pytest.raises(RowsError, match="the tree did not stay as attested"):
+        read_folders([run])
+    assert read_folders([run], accept_changed_tree=True)
+
+
+def test_a_set_holds_no_row_of_weaker_evidence_than_asked(run: Path, tmp_path: Path) -> None:
+    whole = run_folder(tmp_path / "whole", [row("c", [1], [2, 3], Evidence.ENGINE_IDS)])
+
+    merge(read_inputs([run, whole]), MergePolicy(Evidence.ENGINE_IDS), tmp_path / "set")
+    (folder,) = read_folders([tmp_path / "set"])
+
+    assert ["c"] == [found["id"] for table in folder.tables() for found in table.to_pylist()]

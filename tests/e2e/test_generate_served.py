@@ -299,7 +299,7 @@ def test_a_folder_needs_the_ledger_that_counts_its_caps(world: World) -> None:
         for path in world.ledger.parent.glob("ledger.sqlite*"):
             path.unlink()
 
-        with pytest.raises(StopError, match="was begun with ledger .* what was paid for would be paid for again"):
+        with pytest.raises(StopError, match=r"was begun with ledger .* what was paid for would be paid for again"):
             world.run(plan_for(world, server, caps=Caps(requests=5)))
     assert 4 == len(server.asked)
 
