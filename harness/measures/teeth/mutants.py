@@ -27,7 +27,7 @@ MUTATED: Final = (
     *("pipeline/generation/paid_client.py", "pipeline/generation/billing.py", "pipeline/generation/breaker.py"),
     *("pipeline/generation/reconcile.py", "pipeline/generation/coverage.py", "pipeline/generation/preflight.py"),
     *("pipeline/datasets/audit.py", "pipeline/datasets/features.py", "pipeline/datasets/tool_signs.py"),
-    *("pipeline/base/redaction.py", "pipeline/base/screen.py"),
+    *("pipeline/base/redaction.py", "pipeline/base/screen.py", "pipeline/base/signing.py"),
 )
 """What a dollar or a GPU hour rests on."""
 OPERATORS: Final = ("AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd")
