@@ -14,8 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import httpx2
+
 from harness.fixtures.runs import World
 from harness.measures.chaos.checks import ChaosFinding
+from harness.measures.chaos.server import QUIET
 from harness.measures.chaos.session import Ended
 from pipeline.generation.outcome import UNUSABLE
 
@@ -42,6 +45,7 @@ def lose_ledger(world: World, draw: Random, run: Callable[[], Ended], found: Cha
         return
     state.rename(saved)
     _leave(world, saved, loss)
+    httpx2.get(f"{world.url}{QUIET}", timeout=60).raise_for_status()
     before, lost = _asked(world), _writes(saved, world) > _writes(state, world)
     ended = run()
     found.counts[f"ledger lost, {loss}"] += lost
@@ -77,7 +81,8 @@ def _writes(state: Path, world: World) -> int:
         if not (copy / world.ledger.name).exists():
             return 0
         with closing(sqlite3.connect(copy / world.ledger.name)) as db:
-            return int(db.execute(_WRITES).fetchone()[0])
+            begun = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'requests'").fetchone()
+            return int(db.execute(_WRITES).fetchone()[0]) if begun else 0
     finally:
         shutil.rmtree(copy)
 

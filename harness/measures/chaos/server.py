@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 App: TypeAlias = Any
 Scope: TypeAlias = MutableMapping[str, Any]
 CHAT = "/chat/completions"
+QUIET = "/quiet"
 PIECES = 4
 NONE: Fault = FAULTS[0]
 
@@ -49,14 +50,20 @@ class BadWire:
     app: App
     draw: Random
     log: IO[str]
+    asked: int = 0
 
     async def __call__(self, scope: Scope, receive: App, send: App) -> None:
+        if scope["type"] == "http" and scope["path"].endswith(QUIET):
+            await self._be_quiet(send)
+            return
         if scope["type"] != "http" or not scope["path"].endswith(CHAT):
             await self.app(scope, receive, send)
             return
         body = await _body(receive)
         fault = drawn(self.draw)
+        self.asked += 1
         true = await _Kept(body).answer(self.app, scope) if fault.asks else NO_ANSWER
+        self.asked -= 1
         if fault.asks and true.status != NO_ANSWER.status:
             fault = NONE
         shown = fault.change(true, self.draw)
@@ -66,6 +73,17 @@ class BadWire:
         self.log.write(json.dumps(line) + "\n")
         self.log.flush()
         await _show(shown, receive, send)
+
+    async def _be_quiet(self, send: App) -> None:
+        """Answer once all that was sent before has been billed.
+
+        A killed client's last requests wait in sockets; two rounds of the loop read them.
+        """
+        await asyncio.sleep(0.1)
+        while self.asked:  # noqa: ASYNC110 - a count, asked for a few times a run
+            await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def _body(receive: App) -> bytes:

@@ -59,6 +59,7 @@ def test_a_value_behind_a_secrets_name_goes_even_if_cut_off(name: str, value: ob
         ("the cookie: name=value pair", "the cookie: name=value pair"),
         ("no cookie today, no AKIA either", "no cookie today, no AKIA either"),
     ],
+    ids=["aws", "google", "slack", "private key", "set-cookie", "a cookie in prose", "names alone"],
 )
 def test_keys_of_other_houses_and_cookies_go(said: str, expected: str) -> None:
     assert expected == redact(said, 200)

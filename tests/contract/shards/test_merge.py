@@ -215,7 +215,7 @@ def changed_quarantine(folder: Path) -> None:
         file.write('{"id": "x", "reason": "count_mismatch"}\n')
 
 
-def changed_settings(folder: Path) -> None:
+def another_format(folder: Path) -> None:
     edit_manifest(folder, lambda document: document["settings"].update(format="kimi-k2.5"))
 
 
@@ -256,7 +256,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     missing_shard: "is named by the manifest and not there",
     unnamed_shard: "is not in the manifest",
     changed_quarantine: "is not what the manifest says",
-    changed_settings: "settings are not those that its digest names",
+    another_format: "settings are not those that its digest names",
     no_manifest: "holds no manifest.json",
     no_json: "is no manifest of rows",
     other_version: "is of version 9",
