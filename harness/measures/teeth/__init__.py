@@ -7,5 +7,6 @@ killed by a test that fails, or by a run that does not end. Entry: `python -m ha
 - `reach`: which tests execute which lines
 - `runner`: one mutant in a copy, its likely tests first
 - `table`: what came of them, and a page of promises
+- `drift`: past fixes taken back, one at a time
 - `__main__`: the program
 """

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.measures.teeth import table
+from harness.measures.teeth.drift import judge_fixes
 from harness.measures.teeth.mutants import Mutant, MutantError, drawn_mutants, named_mutants
 from harness.measures.teeth.runner import Runner, copied, measured
 from harness.measures.teeth.table import Outcome
@@ -29,6 +30,9 @@ ENOUGH_NAMED, ENOUGH_DRAWN = 0.95, 0.90
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge, print, and write where that is asked for."""
     options = _parsed(arguments)
+    if options.reverted:
+        show(*(f"{fate}: {count}" for fate, count in judge_fixes(options.reverted, options.workers).most_common()))
+        return 0
     try:
         named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
     except MutantError as error:
@@ -59,6 +63,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no drawn one after so many seconds")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="copies of the tree (default 2)")
     parser.add_argument("--only", default="", metavar="TEXT", help="named ones whose file or promise holds this")
+    parser.add_argument("--reverted", type=int, default=0, metavar="N", help="only take back each of the last N fixes")
     parser.add_argument("--write", action="store_true", help="write the kill table and the page of promises")
     return parser.parse_args(arguments)
 

@@ -110,10 +110,10 @@ class Runner:
         try:
             for tests in self._rounds(mutant):
                 asked += tests
-                if (killer := _killer(copy, tests)) is not None:
+                if (test := killer(copy, tests)) is not None:
                     with self._lock:
-                        self.killers.setdefault(mutant.file, Counter())[killer] += 1
-                    return Verdict(mutant, killer, time.monotonic() - start, len(asked))
+                        self.killers.setdefault(mutant.file, Counter())[test] += 1
+                    return Verdict(mutant, test, time.monotonic() - start, len(asked))
             return Verdict(mutant, None, time.monotonic() - start, len(asked))
         finally:
             path.write_text(source, "utf-8")
@@ -126,7 +126,7 @@ class Runner:
         yield from filter(None, (ordered[:FIRST], ordered[FIRST:]))
 
 
-def _killer(copy: Path, tests: Sequence[str]) -> str | None:
+def killer(copy: Path, tests: Sequence[str]) -> str | None:
     """Run tests up to the first failure; return its id."""
     names = copy / ".tests"  # a file: hundreds of ids are too long for a command line
     names.write_text("\n".join(tests))
