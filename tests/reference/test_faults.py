@@ -29,7 +29,7 @@ TESTED: Mapping[str, str] = {
     "F118": "tests/contract/test_cassettes.py::test_cassette_is_scrubbed",
     "F119": "tests/unit/harness/cassettes/test_scrub.py::test_only_listed_headers_are_kept_whatever_their_case",
     "F120": "tests/unit/harness/cassettes/test_replay.py::test_what_must_not_be_saved_is_not",
-    "F121": "tests/unit/pipeline/proof/wire/test_stream.py::test_bytes_cut_anywhere_say_the_same",
+    "F121": "tests/contract/proof/wire/test_stream.py::test_bytes_cut_anywhere_say_the_same",
     "F122": "tests/unit/harness/cassettes/test_replay.py::test_a_recording_answers_once",
     "F123": "tests/unit/harness/goldens/test_extension.py::test_goldens_without_a_case_are_removed",
     "F124": "tests/unit/harness/goldens/test_extension.py::test_any_golden_writes_itself_again",

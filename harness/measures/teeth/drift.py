@@ -1,4 +1,4 @@
-"""Revert past fixes one at a time, and see which the suite notices.
+"""Revert past fixes, and see which the suite notices.
 
     python -m harness teeth --reverted N
 
@@ -29,7 +29,7 @@ SURVIVED: Final = "SURVIVED"
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A commit, and its change to the code of `pipeline`."""
+    """A commit and its change to `pipeline`."""
 
     commit: str
     subject: str
@@ -51,7 +51,7 @@ def fixes(last: int, root: Path = ROOT) -> Iterator[Fix]:
 
 
 def judge_fixes(last: int, workers: int, root: Path = ROOT) -> Counter[str]:
-    """Print a line a fix; return how many had each fate."""
+    """Print a line a fix; count the fates."""
     fates: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         copies: Queue[Path] = Queue()
@@ -82,7 +82,7 @@ def _fate(fix: Fix, copy: Path) -> str:
 
 
 def _applied(copy: Path, patch: bytes, *options: str) -> bool:
-    """Apply a patch whole, or leave the copy as it is."""
+    """Apply a patch, whole or not at all."""
     command = ["git", "apply", *options, "-"]
     return not subprocess.run(command, cwd=copy, input=patch, capture_output=True, check=False).returncode
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from pipeline.formats.tokenizer import PIECE_CHARS, RUN_CHARS, Tokenizer, TokenizerError, load_tokenizer, prompt_pieces
 from pipeline.records import Reason, RefusedError
 
+pytestmark = pytest.mark.contract
+
 
 def write(folder: Path, *, ranks: bytes | None = None, added: object = None) -> Path:
     lines = [base64.b64encode(bytes([byte])) + f" {byte}".encode() for byte in range(256)]

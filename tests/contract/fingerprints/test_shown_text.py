@@ -29,6 +29,8 @@ from harness.views.view import Deltas, Seam
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json
 
+pytestmark = pytest.mark.contract
+
 # White space
 
 

@@ -25,6 +25,8 @@ from pipeline.fingerprints.learn import learn
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import Json
 
+pytestmark = pytest.mark.contract
+
 LOST = "1 not learned from: its text or its request has no reading ({} 1)"
 
 

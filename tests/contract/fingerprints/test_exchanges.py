@@ -15,6 +15,8 @@ from harness.fixtures.exchanges import (
 )
 from pipeline.fingerprints.exchanges import BadLine, Fidelity, exchange_of, read_exchanges
 
+pytestmark = pytest.mark.contract
+
 KEYS = "id, fidelity, endpoint, provider, model, status, stream, request, body"
 
 

@@ -7,6 +7,8 @@ import pytest
 from pipeline.datasets.tool_signs import Tool, ToolSign, signs_of, without_code
 from pipeline.records import JsonObject
 
+pytestmark = pytest.mark.contract
+
 BAKE = '{"name": "bake", "description": "Bakes a \\"loaf\\".", "parameters": {"type": "object", "properties": {}}}'
 GLAIVE = "You are a baker with access to the following functions. Use them if required -\n"
 OFFER = "Reply with a JSON for a function call that fits.\n"

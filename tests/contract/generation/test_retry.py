@@ -18,6 +18,8 @@ from pipeline.generation.plan import RetryPolicy
 from pipeline.generation.retry import RateLimiter, Retry, RetryingClient
 from pipeline.records import Route
 
+pytestmark = pytest.mark.contract
+
 ENTRY = LedgerEntry("a", 1, State.FAILED_FREE, 100)
 TURNED_AWAY, ANSWERED = Reply(ENTRY, sent=True, again=True, why="status 429"), Reply(ENTRY, sent=True)
 

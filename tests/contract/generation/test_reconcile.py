@@ -19,6 +19,8 @@ from pipeline.generation.paid_client import PaidClient, Reply
 from pipeline.generation.reconcile import Reconciled, reconcile
 from pipeline.records import Json, Reason, RefusedError, Route
 
+pytestmark = pytest.mark.contract
+
 WORST = Amount(100, 10, 1)
 PAID = Request("a", "run-1", Route("openrouter", "m/k", "chutes"), "row-a", b"{}", WORST.pico)
 LOST = LedgerAnswer(502, b'{"error":{"code":502,"message":"lost"}}', {"complete": True}, "gen-1-a")

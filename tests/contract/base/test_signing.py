@@ -22,6 +22,8 @@ from pipeline.base.signing import (
     write_public,
 )
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:

@@ -32,6 +32,8 @@ from pipeline.records import (
     TokenRow,
 )
 
+pytestmark = pytest.mark.contract
+
 NAME = "toy-letters"
 TURN, END = "<|turn|>", "<|stop|>"
 

@@ -9,6 +9,8 @@ import pytest
 from pipeline.generation.outcome import refusing_errors
 from pipeline.records import Reason, Refusal, RefusedError
 
+pytestmark = pytest.mark.contract
+
 
 def test_what_is_made_is_handed_on() -> None:
     assert 7 == refusing_errors(lambda: 7)

@@ -27,6 +27,8 @@ from pipeline.formats.harmony.format import DAY
 from pipeline.generation.engines.output import EngineOutput, complete
 from pipeline.records import Evidence, Ids, Prompt, Reason, Refusal, RefusedError, TokenRow, ToolCall
 
+pytestmark = pytest.mark.contract
+
 # Parts
 
 

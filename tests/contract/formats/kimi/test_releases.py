@@ -38,6 +38,8 @@ from pipeline.records import (
     Usage,
 )
 
+pytestmark = pytest.mark.contract
+
 TOKENIZER = FORMAT.tokenizer
 ENCODE = TOKENIZER.encode
 OPEN, CLOSE, END = (TOKENIZER.id_of(name) for name in ("<think>", "</think>", "<|im_end|>"))

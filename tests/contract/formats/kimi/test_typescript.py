@@ -8,6 +8,8 @@ from pipeline.formats.kimi.format import declare_tools
 from pipeline.formats.kimi.typescript import SchemaError, declare_functions, sort_keys
 from pipeline.records import Json, JsonObject, Reason, RefusedError
 
+pytestmark = pytest.mark.contract
+
 
 def declared(parameters: Json, **rest: Json) -> str:
     """What stands between the braces of the namespace."""

@@ -15,6 +15,8 @@ from pipeline.proof.wire.completion import completion_of_sse
 from pipeline.proof.wire.sse import Frames
 from pipeline.records import Completion, Delta, Refusal, RefusedError
 
+pytestmark = pytest.mark.contract
+
 NAMES = ("content", "reasoning", "reasoning_content")
 
 

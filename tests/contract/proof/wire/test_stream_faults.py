@@ -24,6 +24,8 @@ from pipeline.proof.reconstruct import reconstruct
 from pipeline.proof.wire.completion import completion_of_sse
 from pipeline.records import Ids, RefusedError, TokenRow
 
+pytestmark = pytest.mark.contract
+
 Chunk = dict[str, Any]
 Fault = Callable[[list[Chunk], int], list[Chunk]]
 

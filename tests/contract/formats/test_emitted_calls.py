@@ -6,6 +6,8 @@ import pytest
 
 from pipeline.formats.emitted_calls import EmittedCall, is_same_json, raw_members
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.mark.parametrize(
     "emitted, shown",

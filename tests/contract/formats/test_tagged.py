@@ -14,6 +14,8 @@ from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
 from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
 
+pytestmark = pytest.mark.contract
+
 DIALECTS = {
     "qwen3": qwen.QWEN3,
     "qwen3.5": qwen35.QWEN35,

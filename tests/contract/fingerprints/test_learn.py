@@ -28,6 +28,8 @@ from pipeline.fingerprints.learn import counterexamples, learn
 from pipeline.proof.fingerprint import Trait, TraitName, read_fingerprints
 from pipeline.records import Json
 
+pytestmark = pytest.mark.contract
+
 UNSPOKEN = ("no answer says anything of it",)
 
 # Thresholds

@@ -10,6 +10,8 @@ from pipeline.datasets.control_text import ControlText, spelled_at_hand, spelled
 from pipeline.formats.registry import open_format
 from pipeline.records import JsonObject, Prompt
 
+pytestmark = pytest.mark.contract
+
 SPELLED = ControlText(("ours",), ["<|end|>", "<|endless|>", "[STOP]", "<think>"])
 
 

@@ -10,6 +10,8 @@ from pipeline.formats.harmony.format import load_high
 from pipeline.proof.reconstruct import reconstruct
 from pipeline.records import Json, JsonObject, Prompt, Reason, Refusal, RefusedError, TokenRow, Usage
 
+pytestmark = pytest.mark.contract
+
 
 def rendered(*messages: JsonObject, tools: tuple[JsonObject, ...] = ()) -> str:
     text = text_of(FORMAT.render(Prompt("r", messages, tools)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from harness.fixtures.exchanges import (
     TOKENIZER,
     Told,
@@ -15,6 +17,8 @@ from harness.fixtures.exchanges import (
     words,
 )
 from pipeline.proof.fingerprint import TraitName
+
+pytestmark = pytest.mark.contract
 
 # The prompt as it was served
 

@@ -15,6 +15,8 @@ from pipeline.proof.wire.completion import completion_of_sse
 from pipeline.proof.wire.sse import sse_data
 from pipeline.records import Completion, Delta, Reason, RefusedError, ToolCall, Usage
 
+pytestmark = pytest.mark.contract
+
 DONE = "data: [DONE]\n\n"
 
 

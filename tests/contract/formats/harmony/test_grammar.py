@@ -7,6 +7,8 @@ import pytest
 from harness.fixtures.harmony_bytes import ANALYSIS, CALL, FINAL, FORMAT, LEGAL, TURN, ids_of, text_of
 from pipeline.records import Reason, RefusedError, SpanKind
 
+pytestmark = pytest.mark.contract
+
 
 def spans(text: str) -> list[tuple[str, str]]:
     ids = ids_of(text)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from random import Random
 
+import pytest
+
 from harness.fixtures.answers import CLOSE, END, FORMAT, PROMPT, PROMPT_IDS, REASONING, WHOLE, answer, counts, route
 from harness.views.resplit import resplit
 from pipeline.formats.registry import ROOT
@@ -14,6 +16,8 @@ from pipeline.proof.fingerprint import Fingerprint, TraitName
 from pipeline.proof.oracle import OracleTally, judged, shown_only
 from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.records import Completion, Ids, Reason, TokenLogprob, TokenRow
+
+pytestmark = pytest.mark.contract
 
 
 def returned(ids: Ids, **changes: object) -> Completion:

@@ -8,6 +8,8 @@ import pytest
 
 from pipeline.base.loops import LONGEST_PERIOD, SHORTEST_LOOP, is_looping, loop_period
 
+pytestmark = pytest.mark.contract
+
 TALK = random.Random(7).sample(range(10_000), 2000)
 
 

@@ -20,6 +20,8 @@ from pipeline.datasets.features import Feature
 from pipeline.datasets.registry import DATASETS
 from pipeline.records import ToolMode
 
+pytestmark = pytest.mark.contract
+
 GLAIVE = (
     "SYSTEM: You are a helpful assistant with access to the following functions. Use them if required -\n"
     '{"name": "bake", "description": "Bakes.", "parameters": {"type": "object", "properties": {}}}\n'

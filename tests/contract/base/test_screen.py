@@ -11,6 +11,8 @@ import pytest
 from pipeline.base.redaction import redact
 from pipeline.base.screen import escaped, say, say_logs, show, show_bytes, show_json, show_json_lines, show_table
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.mark.parametrize(
     "text, expected",
