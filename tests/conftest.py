@@ -27,6 +27,8 @@ settings.register_profile(
 settings.register_profile("fidelity", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=SLOW)
 # A mutant's first failure is enough: its example is not shrunk.
 settings.register_profile("teeth", settings.get_profile("contract"), phases=[Phase.explicit, Phase.generate])
+# Which lines a test executes shows in few examples, and tracing them all takes minutes.
+settings.register_profile("reach", settings.get_profile("teeth"), max_examples=20)
 settings.load_profile("contract")
 
 

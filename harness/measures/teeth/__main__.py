@@ -34,18 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(*(f"{fate}: {count}" for fate, count in judge_fixes(options.reverted, options.workers).most_common()))
         return 0
     try:
-        named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
+        judged, kept = _judged(options)
     except MutantError as error:
-        say(f"error: {error}. Edit harness/measures/teeth/named.toml")
+        say(f"error: {error}")
         return 2
-    drawn = drawn_mutants(options.drawn, options.seed) if options.drawn else []
-    with tempfile.TemporaryDirectory() as folder:
-        copies = [copied(ROOT, Path(folder) / str(number)) for number in range(options.workers)]
-        start = time.monotonic()
-        runner = Runner(measured(copies[0]), copies)
-        show(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
-        judged = list(_judge(runner, named))
-        kept = list(_resumed(runner, drawn, options.seconds))
     for name, outcomes in (("named", judged), ("drawn", kept)):
         for package, (killed, of) in table.sums(outcomes).items():
             show(f"{name} {package}: {killed} of {of} killed")
@@ -54,6 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     enough = (_share(judged) >= ENOUGH_NAMED, _share(kept) >= ENOUGH_DRAWN)
     show(f"named {_share(judged):.1%} killed of {len(judged)}, drawn {_share(kept):.1%} of {len(kept)}")
     return 0 if all(enough) else 1
+
+
+def _judged(options: argparse.Namespace) -> tuple[list[Outcome], list[Outcome]]:
+    """Judge the named and the drawn mutants. Raises MutantError."""
+    named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
+    drawn = drawn_mutants(options.drawn, options.seed) if options.drawn else []
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [copied(ROOT, Path(folder) / str(number)) for number in range(options.workers)]
+        start = time.monotonic()
+        runner = Runner(measured(copies[0]), copies)
+        show(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
+        return list(_judge(runner, named)), list(_resumed(runner, drawn, options.seconds))
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness.measures.teeth.mutants import Mutant
+from harness.measures.teeth.mutants import Mutant, MutantError
 from harness.measures.teeth.reach import PLUGIN, Reach
 
 SUITE: Final = "tests/contract"
@@ -69,10 +69,12 @@ def copied(root: Path, folder: Path) -> Path:
 def measured(folder: Path) -> Reach:
     """Run the whole suite in `folder` and learn its reach.
 
-    Raises CalledProcessError where the unchanged suite fails.
+    Raises MutantError where the unchanged suite fails.
     """
-    command = [sys.executable, "-m", "pytest", SUITE, "-p", PLUGIN, *GUARDS]
-    subprocess.run(command, cwd=folder, env=_environment(), check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "pytest", SUITE, "-x", "-p", PLUGIN, *GUARDS, "--hypothesis-profile", "reach"]
+    done = subprocess.run(command, cwd=folder, env=_environment(), check=False, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise MutantError(f"the unchanged suite fails, so it judges nothing: {done.stdout.decode()[-2000:]}")
     return Reach.of(folder)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.raw_peer import peering, response
 from pipeline.generation.billing import completion_of
 from pipeline.generation.budget import Amount, Budget
 from pipeline.generation.engines.openrouter import HttpAnswer, OpenRouter
@@ -49,15 +48,25 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Reconciled, int]:
-    raw = json.dumps({"data": record}).encode()
+class Told(OpenRouter):
+    """Answers a GET with one record, without a wire; loopback does it in tests/e2e."""
 
-    async def work(url: str) -> dict[Reconciled, int]:
-        async with OpenRouter(url) as client:
+    def __init__(self, record: dict[str, Json]) -> None:
+        super().__init__()
+        self.raw = json.dumps({"data": record}).encode()
+
+    async def get(self, path: str, **params: str) -> HttpAnswer:
+        if (path, params) != ("generation", {"id": "gen-1-a"}):
+            raise AssertionError(path, params)
+        return HttpAnswer(200, self.raw, "application/json", None, None)
+
+
+def reconciled(ledger: Ledger, record: dict[str, Json]) -> dict[Reconciled, int]:
+    async def work() -> dict[Reconciled, int]:
+        async with Told(record) as client:
             return dict(await reconcile(client, ledger, "openrouter"))
 
-    with peering(lambda _head, _body: response(raw, headers={"content-type": "application/json"})) as url:
-        return asyncio.run(work(url))
+    return asyncio.run(work())
 
 
 def asked_again(ledger: Ledger, provider: Provider, *, resend: bool = False) -> Reply:
