@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,16 +75,6 @@ def test_when_nearly_all_are_bad_the_short_window_trips(sign: Sign) -> None:
 
     assert trip is not None
     assert (28 / 30, 0.9, 30) == (trip.value, trip.limit, trip.window)
-
-
-@pytest.mark.parametrize(
-    "share, sign", [(0.35, Sign.REFUSED), (0.35, Sign.LENGTH_CUT), (0.03, Sign.LOOP), (0.1, Sign.ERROR)]
-)
-def test_an_ordinary_long_run_is_not_unlucky(share: float, sign: Sign) -> None:
-    draw = random.Random(7)
-    breaker = Breaker(ignored={Sign.COST})
-
-    assert not any(breaker.see(seen(n, *([sign] if draw.random() < share else []))) for n in range(83_000))
 
 
 @pytest.mark.parametrize("sign", [Sign.WRONG_PROVIDER, Sign.OVERCHARGED])

@@ -13,6 +13,7 @@ from harness.fixtures.answers import (
     PROMPT,
     PROMPT_IDS,
     REASONING,
+    SECTION,
     WHOLE,
     answer,
     counts,
@@ -48,17 +49,34 @@ def test_returned_ids_are_used_without_a_fingerprint() -> None:
     "changes, expected",
     [
         ({"token_ids": WHOLE[:-1]}, Reason.IDS_CONTRADICT),
+        ({"token_ids": WHOLE[:-1], "usage": counts(len(WHOLE) - 1)}, Reason.IDS_CONTRADICT),
+        ({"token_ids": WHOLE, "finish_reason": "length", "native_finish_reason": "length"}, Reason.IDS_CONTRADICT),
+        ({"token_ids": WHOLE, "content": "Yes."}, Reason.IDS_CONTRADICT),
         ({"token_ids": (*REASONING, CLOSE, *ENCODE(" No."), END)}, Reason.IDS_CONTRADICT),
         ({"token_ids": (*WHOLE[:-1], END, END)}, Reason.LAYOUT_INVALID),
         ({"token_ids": ()}, Reason.IDS_CONTRADICT),
         ({"token_ids": WHOLE, "prompt_ids": PROMPT_IDS[:-1]}, Reason.PROMPT_MISMATCH),
+        ({"token_ids": WHOLE, "prompt_ids": (*PROMPT_IDS[:-1], END)}, Reason.PROMPT_MISMATCH),
         ({"token_ids": (*WHOLE[:-1], 10**9, END)}, Reason.LAYOUT_INVALID),
     ],
-    ids=["no end", "other text", "two ends", "none", "other prompt", "no token"],
+    ids=[
+        *("no end", "no end counted", "an end of a cut", "no white space", "other text", "two ends", "none"),
+        *("shorter prompt", "other prompt", "no token"),
+    ],
 )
 def test_returned_ids_must_say_what_the_text_says(changes: dict[str, object], expected: Reason) -> None:
     """Returned ids that do not say what the text says are refused."""
     assert expected is reason(of(answer(**changes)))
+
+
+def test_calls_that_were_read_from_text_need_a_section() -> None:
+    """A parser of text takes markers that the model wrote as text for a call."""
+    ids = (*REASONING, CLOSE, *ENCODE(SECTION), END)
+    calls = (ToolCall("functions.f:0", "f", "{}"),)
+
+    refused = of(answer(**CALLED, tool_calls=calls, token_ids=ids, usage=counts(len(ids))))
+
+    assert Reason.IDS_CONTRADICT is reason(refused)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def test_a_file_that_is_no_fingerprint_is_an_error(tmp_path: Path, text: str) ->
         read_fingerprints(tmp_path / "f.jsonl")
 
 
+@pytest.mark.parametrize("second", [LINE, LINE.replace("kept", "stripped")], ids=["the same", "another value"])
+def test_a_trait_that_stands_twice_is_an_error(tmp_path: Path, second: str) -> None:
+    (tmp_path / "f.jsonl").write_text(LINE + second)
+
+    with pytest.raises(FingerprintError, match="seam_space stands twice"):
+        read_fingerprints(tmp_path / "f.jsonl")
+
+
 def test_a_missing_field_is_named_with_the_remedy(tmp_path: Path) -> None:
     """A line that lacks a field names the field and the remedy."""
     (tmp_path / "f.jsonl").write_text('{"id": "a-1"}')
