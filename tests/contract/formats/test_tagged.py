@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.fixtures.answers import reason, route, told
 from harness.strategies import suite as suites
 from harness.views.view import PROFILES
 from pipeline.formats import chatml, deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
-from pipeline.records import Prompt, Reason, RefusedError, Span, SpanKind
+from pipeline.proof.fingerprint import TraitName
+from pipeline.records import Delta, Prompt, Reason, Refusal, RefusedError, Span, SpanKind, TokenRow
 
 pytestmark = pytest.mark.contract
 
@@ -35,12 +37,13 @@ NAMES = (
 )  # fmt: skip
 
 
-def made(dialect: Dialect, *, nfc: bool = False) -> TaggedFormat:
+def made(dialect: Dialect, *merged: bytes, nfc: bool = False) -> TaggedFormat:
     """The dialect on 256 bytes, its control tokens in the middle of the ids, as DeepSeek's stand before the base."""
     control = {name: 100 + k for k, name in enumerate(NAMES)}
     free = [token for token in range(256 + len(control)) if token not in control.values()]
     ranks = {bytes([byte]): token for byte, token in zip(range(256), free, strict=True)}
-    rules = Rules(r"[\s\S]", nfc=nfc)
+    ranks |= {data: 256 + len(control) + place for place, data in enumerate(merged)}
+    rules = Rules(r"[\s\S]+" if merged else r"[\s\S]", nfc=nfc)
     return TaggedFormat("made", Tokenizer(Path("made"), ranks, control, "0" * 64, rules), dialect)
 
 
@@ -69,6 +72,21 @@ def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
 def test_other_families_have_one_end() -> None:
     for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
         assert {made(dialect).end_id} == made(dialect).end_ids
+
+
+def test_a_repeated_delta_stands_for_no_token_that_is_unseen() -> None:
+    """The model opens its thinking in no delta; a token that shows nothing, and a delta sent twice, count alike."""
+    fmt = made(qwen.QWEN3, b"aa")
+    known = route({TraitName.DELTAS: "tokens"}, stream=True)
+
+    def streamed(thought: str) -> TokenRow | Refusal:
+        deltas = (*(Delta("reasoning", character) for character in thought), Delta("content", "x"))
+        return told(fmt, (thought, "x"), 6, known, deltas=deltas)
+
+    said, twice = streamed("ab"), streamed("aa")
+
+    assert isinstance(said, TokenRow)
+    assert Reason.COUNT_MISMATCH is reason(twice)
 
 
 def test_text_before_the_thinking_tag_opens_it_too() -> None:

@@ -38,6 +38,7 @@ from pipeline.proof.stream_deltas import (
 from pipeline.records import (
     Delta,
     Evidence,
+    Json,
     Reason,
     Refusal,
     RefusedError,
@@ -234,6 +235,16 @@ def test_cumulative_deltas_are_never_joined(deltas: str) -> None:
     assert isinstance(told(texts, len(texts), deltas), Refusal)
 
 
+def test_cumulative_deltas_that_are_tokens_prove_nothing() -> None:
+    """The model wrote a grave accent twice; the second delta says both."""
+    texts = ["`", "``"]
+    pieces = (*deltas(*REASONING, field="reasoning"), *(Delta("content", text) for text in texts))
+    streamed = answer(content="".join(texts), deltas=pieces, usage=counts(len(REASONING) + 1 + 2 + 1))
+
+    assert (1, 1, 1) == tuple(len(ENCODE(text)) for text in (*texts, "".join(texts)))
+    assert Reason.COUNT_MISMATCH is reason(of(streamed))
+
+
 def test_a_text_and_its_duplicate_of_one_length_are_ambiguous() -> None:
     """One hyphen and two are a token each: neither reading is ruled out, and no boundary shows it here."""
     single, double = "-", "--"
@@ -268,6 +279,23 @@ def test_deltas_prove_a_split_that_no_tokenizer_would_make() -> None:
 
     assert isinstance(row, TokenRow)
     assert (Evidence.STREAM_DELTAS, (*odd, CLOSE, *CONTENT, END)) == (row.evidence, row.output_ids)
+
+
+@pytest.mark.parametrize(
+    "trait, value, expected",
+    [
+        (TraitName.DELTAS, "batches", Reason.COUNT_MISMATCH),
+        (TraitName.DELTAS, "rechunked", Reason.COUNT_MISMATCH),
+        (TraitName.COUNT_NATIVE, False, Reason.COUNT_NOT_NATIVE),
+    ],
+)
+def test_deltas_prove_tokens_only_on_a_proven_route(trait: TraitName, value: Json, expected: Reason) -> None:
+    odd = split_once(REASONING)
+    streamed = answer(
+        deltas=(*deltas(*odd, field="reasoning"), *deltas(*CONTENT)), usage=counts(len(odd) + len(CONTENT) + 2)
+    )
+
+    assert expected is reason(of(streamed, route({TraitName.DELTAS: "tokens", trait: value}, stream=True)))
 
 
 def test_a_batch_of_tokens_leaves_the_count_to_prove_them() -> None:
