@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pipeline.formats import chatml, deepseek, deepseek_v32, glm, glm45, qwen, q
 from pipeline.formats.format import Opener, Parts
 from pipeline.formats.tagged import Dialect, TaggedFormat
 from pipeline.formats.tokenizer import Rules, Tokenizer
-from pipeline.proof.fingerprint import TraitName
+from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Delta, Prompt, Reason, Refusal, RefusedError, Span, SpanKind, TokenRow
 
 pytestmark = pytest.mark.contract
@@ -87,6 +88,34 @@ def test_a_repeated_delta_stands_for_no_token_that_is_unseen() -> None:
 
     assert isinstance(said, TokenRow)
     assert Reason.COUNT_MISMATCH is reason(twice)
+
+
+@pytest.mark.parametrize("lead, known", [("absent", True), ("written", False)])
+def test_text_before_a_think_token_must_be_proven(lead: str, known: bool) -> None:
+    fmt = made(glm45.GLM45)
+    traits = {TraitName.THINK_LEAD: lead, TraitName.TURN_END: "by_role"}
+    unproven = replace(route(traits), traits={**route(traits).traits, TraitName.THINK_LEAD: Trait(lead, 3, known)})
+
+    row = told(fmt, ("a", "\nb"), 7, route({**traits, TraitName.THINK_LEAD: "written"}))
+    refused = told(fmt, ("a", "\nb"), 7, unproven)
+
+    assert isinstance(row, TokenRow)
+    assert (Reason.AMBIGUOUS_LAYOUT if known else Reason.ROUTE_UNPROVEN) is reason(refused)
+
+
+def test_a_tag_that_markers_may_have_framed_is_refused() -> None:
+    """A route that takes the markers away leaves a call's tags as text of the same length."""
+    fmt = made(deepseek_v32.V32)
+    said = {text: len("a") + 1 + len(text) + 1 for text in ("x <invoke y", "x <plain y")}
+
+    rows = [
+        told(fmt, ("a", text), count, route({TraitName.MARKERS: markers}))
+        for markers in ("raw", "parsed")
+        for text, count in said.items()
+    ]
+
+    assert [True, True, False, True] == [isinstance(row, TokenRow) for row in rows]
+    assert Reason.AMBIGUOUS_MARKER is reason(rows[2])
 
 
 def test_text_before_the_thinking_tag_opens_it_too() -> None:
