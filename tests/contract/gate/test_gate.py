@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import marshal
+import py_compile
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
 from pathlib import Path
@@ -54,6 +56,19 @@ def test_a_clean_tree_gives_a_permit_that_says_what_it_is_for(tree: Tree) -> Non
         decision.permit.job,
         decision.permit.expires,
     )
+
+
+def test_bytecode_that_is_not_its_source_shuts_the_gate(tree: Tree) -> None:
+    source = tree.root / "pipeline" / "forged.py"
+    source.write_text("PRICE = 1\n")
+    cache = Path(py_compile.compile(str(source), doraise=True) or "")
+    tree.attest()
+    assert tree.decide().allowed
+
+    cache.write_bytes(cache.read_bytes()[:16] + marshal.dumps(compile("PRICE = 0\n", "forged.py", "exec")))
+    (objection,) = tree.decide().objections
+
+    assert "holds other code than its source" in objection.what
 
 
 def test_a_permit_cannot_be_changed(tree: Tree) -> None:
@@ -182,6 +197,15 @@ def test_a_paid_route_without_live_proof_is_refused(tree: Tree) -> None:
 
     assert "the attestation has no live recording of openrouter/siliconflow moonshotai/kimi-k2.5" == objection.what
     assert RECORD == objection.mend
+
+
+def test_a_live_recording_whose_contract_did_not_pass_opens_nothing(tree: Tree) -> None:
+    recorded = {"openrouter/siliconflow moonshotai/kimi-k2.5": NOW.isoformat()}
+    tree.attest(groups=["base"], liveCassettes=recorded)
+
+    (objection,) = tree.decide(tree.job(route=PAID, budget_usd=0.5)).objections
+
+    assert "the attestation has no live recording of openrouter/siliconflow moonshotai/kimi-k2.5" == objection.what
 
 
 def test_live_proof_of_another_model_on_the_route_opens_nothing(tree: Tree) -> None:

@@ -68,6 +68,15 @@ def test_no_choice_is_an_empty_answer(choices: object) -> None:
     assert Reason.EMPTY_ANSWER is refusal(body(choices=choices))
 
 
+def test_one_choice_is_asked_for_and_two_are_refused() -> None:
+    two = 2 * body()["choices"]
+    streamed = json.loads(chunk({"content": "a"}).removeprefix("data: "))
+    streamed["choices"] *= 2
+
+    assert Reason.MALFORMED_INPUT is refusal(body(choices=two))
+    assert Reason.STREAM_INCONSISTENT is refusal(f"data: {json.dumps(streamed)}\n\n{FINISH}{DONE}")
+
+
 @pytest.mark.parametrize("value", [[], 7, None, {"choices": [{"message": 3}]}], ids=str)
 def test_another_shape_is_refused_and_never_an_exception(value: object) -> None:
     assert refusal(value) in {Reason.MALFORMED_INPUT, Reason.EMPTY_ANSWER}
@@ -197,9 +206,10 @@ def test_an_error_in_the_middle_is_refused() -> None:
         chunk({"content": "a"}) + FINISH + chunk({}, finish_reason="length") + DONE,
         chunk({"content": "a"}) + "data: {not json}\n\n" + FINISH + DONE,
         chunk({"content": "a"}) + FINISH + DONE + chunk({"content": "b"}),
+        chunk({"content": "a"}) + chunk({"content": "b"}).replace('"index": 0', '"index": 1') + FINISH + DONE,
         chunk({"content": "a"}) + chunk({"content": "b"}) + FINISH + chunk({"content": "ab"}) + DONE,
     ],
-    ids=["two ids", "two providers", "two finishes", "no json", "after done", "whole text again"],
+    ids=["two ids", "two providers", "two finishes", "no json", "after done", "another choice", "whole text again"],
 )
 def test_chunks_that_contradict_each_other_are_refused(raw: str) -> None:
     assert Reason.STREAM_INCONSISTENT is refusal(raw)
