@@ -105,6 +105,10 @@ def test_every_subject_has_a_digest_by_the_algorithm_of_its_kind(tmp_path: Path)
     assert {64} == {len(digest) for digest in digests.values()}
 
 
+def test_a_subject_that_came_or_went_is_a_change() -> None:
+    assert ("a", "c") == changed({"a": "1", "b": "2"}, {"b": "2", "c": "3"})
+
+
 @pytest.mark.parametrize("name", sorted(small for small in ("pipeline/gate/gate.py", "goldens/a.json", "noxfile.py")))
 def test_one_changed_byte_changes_its_subject_alone(tmp_path: Path, name: str) -> None:
     root = small_tree(tmp_path).root

@@ -16,7 +16,7 @@ from pipeline.formats.tokenizer import KIMI_SHA256
 from pipeline.gate import gate
 from pipeline.gate.attestation import Scope
 from pipeline.gate.digests import file_sha256
-from pipeline.records import Route
+from pipeline.records import Json, Route
 
 pytestmark = pytest.mark.contract
 
@@ -200,7 +200,7 @@ def test_a_paid_route_without_live_proof_is_refused(tree: Tree) -> None:
 
 
 def test_a_live_recording_whose_contract_did_not_pass_opens_nothing(tree: Tree) -> None:
-    recorded = {"openrouter/siliconflow moonshotai/kimi-k2.5": NOW.isoformat()}
+    recorded: dict[str, Json] = {"openrouter/siliconflow moonshotai/kimi-k2.5": NOW.isoformat()}
     tree.attest(groups=["base"], liveCassettes=recorded)
 
     (objection,) = tree.decide(tree.job(route=PAID, budget_usd=0.5)).objections

@@ -122,6 +122,8 @@ def test_an_error_is_free_only_where_nothing_was_generated(status: int, verdict:
         (429, b'"completion_tokens":3', Verdict.DOUBT),
         (400, b'"completion_tokens":3', Verdict.DOUBT),
         (429, b'"completion_tokens":0', Verdict.LATER),
+        (429, b'"cost":"0.001"', Verdict.DOUBT),
+        (400, b'"cost":-1', Verdict.DOUBT),
     ],
 )
 def test_a_usage_beside_an_error_says_what_it_cost(status: int, usage: bytes, verdict: Verdict) -> None:

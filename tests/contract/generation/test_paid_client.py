@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from pipeline.generation.billing import Bill, Verdict
 from pipeline.generation.budget import Amount, Budget, Cap
-from pipeline.generation.engines.openrouter import HttpAnswer
+from pipeline.generation.engines.openrouter import HttpAnswer, NoAnswerError
 from pipeline.generation.ledger import Ledger, LedgerAnswer, Request, State
 from pipeline.generation.ledger_writer import LedgerWriter
 from pipeline.generation.outcome import StopError
@@ -36,6 +37,30 @@ class Provider:
     async def send(self, _: bytes) -> HttpAnswer:
         self.asked += 1
         return HttpAnswer(self.status, self.raw, "application/json", None, None)
+
+
+class Mute(Provider):
+    """Gives no answer."""
+
+    def __init__(self, *, sent: bool) -> None:
+        super().__init__()
+        self.sent = sent
+
+    async def send(self, _: bytes) -> HttpAnswer:
+        raise NoAnswerError("the connection broke", sent=self.sent)
+
+
+class Silent(Provider):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+
+    async def send(self, _: bytes) -> HttpAnswer:
+        self.began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 @pytest.fixture
@@ -114,6 +139,57 @@ def test_an_error_that_may_be_billed_is_unknown_until_resent(status: int, found:
     assert Amount() == budget.reserved
     assert (State.SETTLED, 2, 1) == (resent.entry.state, resent.entry.attempt, provider.asked)
     assert (State.UNKNOWN, WORST.pico + 12) == standing(ledger)
+
+
+@pytest.mark.parametrize(
+    "provider, state, used",
+    [
+        (Provider(), State.SETTLED, Amount(12, 7, 1)),
+        (Provider(raw=b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'), State.ANSWERED, WORST),
+        (Provider(502, BAD), State.UNKNOWN, WORST),
+        (Provider(429, BAD), State.FAILED_FREE, Amount()),
+        (Mute(sent=True), State.UNKNOWN, WORST),
+        (Mute(sent=False), State.FAILED_FREE, Amount()),
+    ],
+    ids=["priced", "without a price", "in doubt", "free", "lost", "never sent"],
+)
+def test_a_request_holds_what_it_may_have_cost(provider: Provider, state: State, used: Amount, ledger: Ledger) -> None:
+    """What is not known counts at its worst case, in the budget as in the ledger."""
+    budget = Budget(Cap("run", pico=1000))
+
+    ask(ledger, provider, budget=budget)
+
+    assert (used, Amount()) == (budget.used, budget.reserved)
+    assert (state, used.pico) == standing(ledger)
+
+
+def test_a_request_that_was_broken_off_may_have_been_billed(ledger: Ledger) -> None:
+    budget = Budget(Cap("run", pico=1000))
+
+    async def work() -> None:
+        writer = LedgerWriter(ledger)
+        try:
+            asked = asyncio.ensure_future(PaidClient(writer, budget, (silent := Silent())).ask(PAID, WORST))
+            await silent.began.wait()
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        finally:
+            await writer.close()
+
+    asyncio.run(work())
+
+    assert (WORST, Amount()) == (budget.used, budget.reserved)
+    assert (State.UNKNOWN, WORST.pico) == standing(ledger)
+
+
+def test_a_disk_without_room_for_answers_stops_before_sending(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.statvfs_result((4096, 4096, 1000, 200, 200, 10, 10, 10, 0, 255))
+    monkeypatch.setattr("pipeline.generation.paid_client.os.statvfs", lambda _: full)
+
+    with pytest.raises(StopError, match="the disk is nearly full, 800 KiB are free"):
+        ask(ledger, provider := Provider())
+    assert 0 == provider.asked
 
 
 def test_a_found_error_in_doubt_is_resent_where_asked(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,24 @@ import pytest
 from harness.fixtures.runs import byte_format
 from pipeline.base.money import pico
 from pipeline.generation.breaker import Sign
+from pipeline.generation.ledger import State
 from pipeline.generation.outcome import StopError
-from pipeline.generation.plan import Plan
-from pipeline.generation.preflight import ENOUGH, LEAST, Forecast, Range, better_form, forecast, require_hope
+from pipeline.generation.plan import BreakerPolicy, Plan
+from pipeline.generation.preflight import (
+    ENOUGH,
+    LEAST,
+    Forecast,
+    Range,
+    better_form,
+    forecast,
+    require_fingerprint,
+    require_hope,
+    require_known_cost,
+    require_unpaused,
+)
 from pipeline.proof.fingerprint import Fingerprint, Trait, TraitName
 from pipeline.records import Json, Route, Sampling, ToolMode
+from pipeline.shards.manifest import Manifest
 
 pytestmark = pytest.mark.contract
 
@@ -64,6 +78,47 @@ def test_what_can_still_be_proven_is_asked_in_silence(plan: Plan, capsys: pytest
     require_hope(replace(plan, sampling=Sampling(return_token_ids=True)), fingerprint("stripped"), BOTH)
 
     assert not capsys.readouterr().err
+
+
+def test_a_paid_route_needs_a_fingerprint_or_returned_ids(plan: Plan) -> None:
+    with pytest.raises(StopError, match="has no fingerprint in goldens/fingerprints"):
+        require_fingerprint(plan, None)
+
+    require_fingerprint(plan, fingerprint("kept"))
+    require_fingerprint(replace(plan, sampling=Sampling(return_token_ids=True)), None)
+
+
+def test_a_run_that_the_breaker_paused_stays_paused(plan: Plan) -> None:
+    paused = Manifest("r", {}, result={"paused": {"sign": "loop", "sentence": "loop: 25 of the last 240 rows"}})
+
+    with pytest.raises(StopError, match=r"paused by the breaker: loop: 25 of the last 240 rows.*--accept-trip loop"):
+        require_unpaused(paused, plan)
+    with pytest.raises(StopError, match="paused by the breaker"):
+        require_unpaused(paused, replace(plan, watch=BreakerPolicy(accepted=frozenset({Sign.ERROR}))))
+
+    require_unpaused(paused, replace(plan, watch=BreakerPolicy(resume=True)))
+    require_unpaused(paused, replace(plan, watch=BreakerPolicy(accepted=frozenset({Sign.LOOP}))))
+    require_unpaused(Manifest("r", {}), plan)
+
+
+@pytest.mark.parametrize(
+    "cost, spent, is_known",
+    [
+        ({"usd": "0.000000000024", "settled_requests": 2}, {State.SETTLED: (2, 24)}, True),
+        ({"usd": "0.000000000024", "settled_requests": 2}, {State.SETTLED: (2, 23)}, False),
+        ({"usd": "0.000000000024", "settled_requests": 2}, {State.SETTLED: (1, 24)}, False),
+        ({"usd": "0", "unsettled_requests": 1}, {State.UNKNOWN: (1, 100)}, True),
+        ({"usd": "0", "unsettled_requests": 1}, {}, False),
+        ({"usd": "much"}, {}, False),
+    ],
+)
+def test_a_ledger_that_knows_less_than_the_manifest_is_refused(
+    cost: dict[str, Json], spent: dict[State, tuple[int, int]], is_known: bool, tmp_path: Path
+) -> None:
+    found = Manifest("r", {}, result={"cost": cost})
+
+    with nullcontext() if is_known else pytest.raises(StopError):
+        require_known_cost(found, spent, tmp_path, tmp_path / "ledger.sqlite")
 
 
 def test_answers_that_all_cost_the_same_leave_no_doubt() -> None:

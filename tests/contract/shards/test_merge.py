@@ -358,6 +358,17 @@ def test_old_and_new_shards_make_one_set(runs: list[Path], tmp_path: Path) -> No
     assert {"engine_ids": 4, "counted": 3, "stream_deltas": 1} == total
 
 
+def test_rows_that_are_neither_kept_nor_set_aside_stop_a_merge(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a fault of ours loses a row, so one is made: nothing is written of the rows."""
+    monkeypatch.setattr("pipeline.shards.merge._write_rows", lambda *_: None)
+
+    with pytest.raises(MergeError, match="7 rows became 0 kept and 0 set aside: please report it"):
+        merge(read_inputs(runs), MergePolicy(), tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+
+
 def test_counted_prompts_weaken_a_row_unless_asked_for(runs: list[Path], tmp_path: Path) -> None:
     as_old(runs[1])
 
