@@ -3,67 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from harness.fixtures.answers import reason, route, told
+from harness.fixtures.tagged import DIALECTS, tagged_format
 from harness.strategies import suite as suites
 from harness.views.view import PROFILES
-from pipeline.formats import chatml, deepseek, deepseek_v32, glm, glm45, qwen, qwen35
+from pipeline.formats import deepseek, deepseek_v32, glm, glm45, qwen, qwen35
 from pipeline.formats.format import Opener, Parts
-from pipeline.formats.tagged import Dialect, TaggedFormat
-from pipeline.formats.tokenizer import Rules, Tokenizer
 from pipeline.proof.fingerprint import Trait, TraitName
 from pipeline.records import Delta, Prompt, Reason, Refusal, RefusedError, Span, SpanKind, TokenRow
 
 pytestmark = pytest.mark.contract
 
-DIALECTS = {
-    "qwen3": qwen.QWEN3,
-    "qwen3.5": qwen35.QWEN35,
-    "glm-5": glm.GLM5,
-    "glm-4.5": glm45.GLM45,
-    "deepseek-v3.2": deepseek_v32.V32,
-    "deepseek-v3.1": deepseek.V31,
-    "deepseek-r1": deepseek.R1,
-    "smollm2": chatml.SMOLLM2,
-}
-NAMES = (
-    "<|im_start|>", "<|im_end|>", "<|user|>", "<|system|>", "<|assistant|>", "<|observation|>", "[gMASK]", "<sop>",
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<arg_key>",
-    "</arg_key>", "<arg_value>", "</arg_value>", deepseek.BEGIN, deepseek.END, deepseek.USER, deepseek.ASSISTANT,
-    deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR, deepseek.OUTPUTS,
-    deepseek.OUTPUTS_END, deepseek.OUTPUT, deepseek.OUTPUT_END, deepseek_v32.DSML, glm45.NO_THINK, chatml.NEVER,
-)  # fmt: skip
-
-
-def made(dialect: Dialect, *merged: bytes, nfc: bool = False) -> TaggedFormat:
-    """The dialect on 256 bytes, its control tokens in the middle of the ids, as DeepSeek's stand before the base."""
-    control = {name: 100 + k for k, name in enumerate(NAMES)}
-    free = [token for token in range(256 + len(control)) if token not in control.values()]
-    ranks = {bytes([byte]): token for byte, token in zip(range(256), free, strict=True)}
-    ranks |= {data: 256 + len(control) + place for place, data in enumerate(merged)}
-    rules = Rules(r"[\s\S]+" if merged else r"[\s\S]", nfc=nfc)
-    return TaggedFormat("made", Tokenizer(Path("made"), ranks, control, "0" * 64, rules), dialect)
-
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_parse_and_assemble_are_each_others_inverse(name: str) -> None:
-    fmt = made(DIALECTS[name], nfc=name.startswith("qwen"))
-    suites.inverse(fmt)()
-    suites.inverse_or_refusal(fmt)()
-
-
-@pytest.mark.parametrize("slug, stream", [("siliconflow", True), ("chutes", False)])
-@pytest.mark.parametrize("name", DIALECTS)
-def test_no_answer_is_rebuilt_wrong(name: str, slug: str, stream: bool) -> None:
-    fmt = made(DIALECTS[name], nfc=name.startswith("qwen"))
-    suites.never_wrong(fmt, PROFILES[slug], stream=stream)()
+def test_no_answer_is_rebuilt_wrong(name: str) -> None:
+    fmt = tagged_format(DIALECTS[name], nfc=name.startswith("qwen"))
+    suites.never_wrong(fmt, PROFILES["siliconflow"], stream=True)()
 
 
 def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
-    fmt = made(glm.GLM5)
+    fmt = tagged_format(glm.GLM5)
     user, observation = fmt.tokenizer.id_of("<|user|>"), fmt.tokenizer.id_of("<|observation|>")
 
     assert {user, observation} == fmt.end_ids
@@ -72,12 +34,12 @@ def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
 
 def test_other_families_have_one_end() -> None:
     for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
-        assert {made(dialect).end_id} == made(dialect).end_ids
+        assert {tagged_format(dialect).end_id} == tagged_format(dialect).end_ids
 
 
 def test_a_repeated_delta_stands_for_no_token_that_is_unseen() -> None:
     """The model opens its thinking in no delta; a token that shows nothing, and a delta sent twice, count alike."""
-    fmt = made(qwen.QWEN3, b"aa")
+    fmt = tagged_format(qwen.QWEN3, b"aa")
     known = route({TraitName.DELTAS: "tokens"}, stream=True)
 
     def streamed(thought: str) -> TokenRow | Refusal:
@@ -92,7 +54,7 @@ def test_a_repeated_delta_stands_for_no_token_that_is_unseen() -> None:
 
 @pytest.mark.parametrize("lead, known", [("absent", True), ("written", False)])
 def test_text_before_a_think_token_must_be_proven(lead: str, known: bool) -> None:
-    fmt = made(glm45.GLM45)
+    fmt = tagged_format(glm45.GLM45)
     traits = {TraitName.THINK_LEAD: lead, TraitName.TURN_END: "by_role"}
     unproven = replace(route(traits), traits={**route(traits).traits, TraitName.THINK_LEAD: Trait(lead, 3, known)})
 
@@ -105,7 +67,7 @@ def test_text_before_a_think_token_must_be_proven(lead: str, known: bool) -> Non
 
 def test_a_tag_that_markers_may_have_framed_is_refused() -> None:
     """A route that takes the markers away leaves a call's tags as text of the same length."""
-    fmt = made(deepseek_v32.V32)
+    fmt = tagged_format(deepseek_v32.V32)
     said = {text: len("a") + 1 + len(text) + 1 for text in ("x <invoke y", "x <plain y")}
 
     rows = [
@@ -120,7 +82,7 @@ def test_a_tag_that_markers_may_have_framed_is_refused() -> None:
 
 def test_text_before_the_thinking_tag_opens_it_too() -> None:
     """Text before the tag that opens the thinking is part of what opens it."""
-    fmt = made(glm45.GLM45)
+    fmt = tagged_format(glm45.GLM45)
     lead, think = fmt.tokenizer.encode("\n")[0], fmt.think_open_id
     parts = Parts("a", think_closed=True, body=("\nb",), ended=True)
 
@@ -131,7 +93,7 @@ def test_text_before_the_thinking_tag_opens_it_too() -> None:
 
 def test_a_section_of_text_tags_runs_to_the_end() -> None:
     """A section whose tags are text runs on to the end of the answer."""
-    fmt = made(deepseek_v32.V32)
+    fmt = tagged_format(deepseek_v32.V32)
     mark = fmt.tokenizer.id_of(deepseek_v32.DSML)
     parts = Parts(None, think_closed=False, body=("a<", mark, "invoke>b</", mark, "invoke>c"), ended=True)
     spans = fmt.assemble(parts).spans
@@ -143,7 +105,7 @@ def test_a_section_of_text_tags_runs_to_the_end() -> None:
 
 
 def test_what_stands_between_calls_belongs_to_the_section() -> None:
-    fmt = made(qwen.QWEN3)
+    fmt = tagged_format(qwen.QWEN3)
     begin, end = (fmt.tokenizer.id_of(name) for name in ("<tool_call>", "</tool_call>"))
     parts = Parts(None, think_closed=False, body=("a", begin, "b", end, "\n", begin, end, "c"), ended=True)
 
@@ -179,7 +141,7 @@ def test_what_stands_between_calls_belongs_to_the_section() -> None:
     ],
 )
 def test_ids_outside_the_grammar_are_refused(name: str, text: str) -> None:
-    fmt = made(DIALECTS[name])
+    fmt = tagged_format(DIALECTS[name])
     with pytest.raises(RefusedError) as refused:
         fmt.layout(tuple(fmt.tokenizer.encode_prompt(text)), thinking=True)
 
@@ -188,7 +150,7 @@ def test_ids_outside_the_grammar_are_refused(name: str, text: str) -> None:
 
 def test_a_family_that_always_thinks_has_no_instant_answer() -> None:
     """A family that always thinks has no answer without thinking."""
-    fmt = made(deepseek.R1)
+    fmt = tagged_format(deepseek.R1)
 
     assert Opener.PROMPT is fmt.opener(thinking=False)
     with pytest.raises(RefusedError, match="always thinks"):
@@ -198,7 +160,7 @@ def test_a_family_that_always_thinks_has_no_instant_answer() -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_spelled_control_token_stays_text_and_is_named(name: str) -> None:
     """Text that spells a control token stays text and is named."""
-    fmt = made(DIALECTS[name])
+    fmt = tagged_format(DIALECTS[name])
     prompt = Prompt("r", ({"role": "user", "content": "a<think>b"},))
 
     assert "<think>" == fmt.special_text(prompt)
@@ -209,4 +171,4 @@ def test_a_spelled_control_token_stays_text_and_is_named(name: str) -> None:
 
 def test_tools_cannot_travel_in_a_message() -> None:
     with pytest.raises(RefusedError, match="cannot travel in a message"):
-        made(glm.GLM5).declare_tools([{"type": "function"}])
+        tagged_format(glm.GLM5).declare_tools([{"type": "function"}])

@@ -199,7 +199,7 @@ def test_a_paid_route_without_live_proof_is_refused(tree: Tree) -> None:
     assert RECORD == objection.mend
 
 
-def test_a_live_recording_whose_contract_did_not_pass_opens_nothing(tree: Tree) -> None:
+def test_a_live_recording_without_its_contract_opens_nothing(tree: Tree) -> None:
     recorded: dict[str, Json] = {"openrouter/siliconflow moonshotai/kimi-k2.5": NOW.isoformat()}
     tree.attest(groups=["base"], liveCassettes=recorded)
 
