@@ -14,6 +14,7 @@ Order of reading:
 - `required`: the groups of tests, and the list of tests that must pass.
 - `outcomes`: what became of each test.
 - `invocation`: how the suite may be called.
+- `kills`: what the committed kill table says of this run.
 - `canaries`: failing tests that unmask hooks which hide failures.
 - `statement`: the in-toto statement and its envelope.
 - `signing`: which key signs, and CI's pair.

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from harness.attestation import canaries, invocation, required
+from harness.attestation.kills import held_kills, listed_promises
 from harness.attestation.outcomes import Outcomes, mark_coverage
 from harness.attestation.required import absent_groups, by_group, is_absent
 from harness.attestation.statement import Result, write_attestation
@@ -25,6 +26,7 @@ from pipeline.base.signing import SigningError
 from pipeline.gate.attestation import AttestationError, attestation_path
 from pipeline.gate.digests import DigestError, changed, tree_digests
 from pipeline.gate.gate import CONTRACT_EXAMPLES
+from pipeline.gate.kills import TEETH, KillTableError, read_kills
 from pipeline.records import PROVE, Objection
 
 CANARIES = "drafter_gate_canaries"
@@ -96,7 +98,7 @@ class Witness:
         self.outcomes = Outcomes()
         self.worker_problems: list[str] = []
         self.lines: list[str] = []
-        self.earlier = _passed_before(attestation_path())
+        self.earlier, self.earlier_kills = _before(attestation_path())
         attestation_path().unlink(missing_ok=True)
         invocation.drop_rewritten(self.root)
         self.before, self.early = _digests(self.root)
@@ -179,27 +181,38 @@ class Witness:
         passed = self.outcomes.whole
         groups, covered = frozenset(by_group(passed)), frozenset(self.outcomes.covered)
         lost = frozenset(name for name in self.earlier - passed if by_group([name]).keys() <= groups)
-        result = Result(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES, lost)
         try:
+            kills = held_kills(read_kills(self.root), listed_promises(self.root), passed, groups)
+            gone = self.earlier_kills - (kills.killers.keys() if kills else set())
+            result = Result(
+                *(passed, groups, covered, self.before, invocation.PROFILE, CONTRACT_EXAMPLES, lost),
+                *(kills, frozenset(gone)),
+            )
             path, scope, expires = write_attestation(result, self.root)
+        except KillTableError as error:
+            yield Objection(str(error), TEETH)
+            return
         except (SigningError, AttestationError, OSError) as error:
             yield Objection(f"the attestation could not be signed: {error}", PROVE)
             return
         until = expires.strftime("%Y-%m-%d %H:%M UTC")
         self.lines = [f"attestation: {path} ({len(passed)} tests, scope {scope}, until {until})"]
         self.lines += [f"lost since the last one: {name}" for name in sorted(lost)]
+        self.lines += [f"noticed no more since the last one: {promise}" for promise in sorted(gone)]
 
 
-def _passed_before(path: Path) -> frozenset[str]:
-    """Return the tests that the last attestation names.
+def _before(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """Return tests and noticed promises of the last attestation.
 
     They are only shown and noted, so its signature does not matter.
     """
     try:
         payload = base64.b64decode(json.loads(path.read_bytes())["payload"])
-        return frozenset(map(str, json.loads(payload)["predicate"]["passedTests"]))
-    except (OSError, ValueError, LookupError, TypeError):
-        return frozenset()
+        predicate = json.loads(payload)["predicate"]
+        kills = (predicate.get("kills") or {}).get("killers", {})
+        return frozenset(map(str, predicate["passedTests"])), frozenset(map(str, kills))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return frozenset(), frozenset()
 
 
 def _digests(root: Path) -> tuple[dict[str, str], list[Objection]]:

@@ -33,6 +33,7 @@ from pipeline.gate.attestation import (
 )
 from pipeline.gate.digests import algorithm, file_sha256
 from pipeline.gate.environment import canonical_name, observe
+from pipeline.gate.kills import KillTable
 from pipeline.records import Json
 
 CONFIGURATION = ("constraints.txt", "pyproject.toml")
@@ -45,7 +46,8 @@ PROVENANCE_CHARS = 4096
 class Result:
     """A whole run: what passed, and what it covers.
 
-    `contracts` are (route, feature) pairs. `lost` are tests that the attestation before had, in groups of this one.
+    `contracts` are (route, feature) pairs. `lost` are tests that the attestation before had, in groups of this one, and
+    `lost_kills` promises that its kill table had as noticed.
     """
 
     passed: frozenset[str]
@@ -55,6 +57,8 @@ class Result:
     profile: str
     max_examples: int
     lost: frozenset[str] = frozenset()
+    kills: KillTable | None = None
+    lost_kills: frozenset[str] = frozenset()
 
 
 def write_attestation(result: Result, root: Path = ROOT, now: datetime | None = None) -> tuple[Path, Scope, datetime]:
@@ -137,7 +141,9 @@ def run_fields(result: Result, scope: Scope, issued: datetime, root: Path) -> di
             "startup": dict[str, Json](runtime.startup),
         },
         "platform": platform.platform(),
+        "kills": result.kills.document() if result.kills else None,
         "lostTests": list[Json](sorted(result.lost)),
+        "lostKills": list[Json](sorted(result.lost_kills)),
     }
 
 

@@ -19,6 +19,7 @@ from pipeline.base.screen import show, show_headed, show_json
 from pipeline.gate import engine_goldens, gate
 from pipeline.gate.attestation import Attestation, Scope
 from pipeline.gate.digests import tree_digest
+from pipeline.gate.kills import ENOUGH, TEETH
 from pipeline.generation.ledger import spent_today
 from pipeline.generation.ledger_schema import LedgerError
 from pipeline.records import Json, Objection, Route
@@ -65,6 +66,7 @@ def status(root: Path = ROOT, now: datetime | None = None) -> dict[str, Json]:
         "objections": _plain(standing.objections),
         "jobs": jobs,
         "attestation": None if standing.attested is None else _attestation(standing.attested, standing, now),
+        "kills": None if standing.attested is None else _kills(standing.attested, standing, now),
         "spent_today_usd": usd_text(spent),
         "engine_goldens": list[Json](engine_goldens.standing(root)),
     }
@@ -101,6 +103,19 @@ def _attestation(attested: Attestation, standing: gate.Standing, now: datetime) 
     }
 
 
+def _kills(attested: Attestation, standing: gate.Standing, now: datetime) -> Json:
+    """Return the kill table's shares, age and changed files."""
+    if attested.kills is None:
+        return None
+    shares = {sort: dict[str, Json](share.document()) for sort, share in attested.kills.shares.items()}
+    return {
+        **shares,
+        "measured": attested.kills.measured.isoformat(),
+        "days": (now.date() - attested.kills.measured).days,
+        "changed": list[Json](standing.unbroken),
+    }
+
+
 def _plain(objections: list[Objection] | tuple[Objection, ...]) -> list[Json]:
     return [{"what": objection.what, "mend": objection.mend} for objection in objections]
 
@@ -112,7 +127,7 @@ def _print(found: dict[str, Json]) -> None:
     if allowed := [str(job["job"]) for job in jobs if job["allowed"]]:
         show_headed("allowed", "green", f" {', '.join(allowed)}")
     if isinstance(attestation := found["attestation"], dict):
-        show(_attestation_line(attestation))
+        show(_attestation_line(attestation), _kills_line(found["kills"]))
     sets = []
     for each in _dicts(found["engine_goldens"]):
         version = f" {each['version']}" if each["version"] else ""
@@ -140,6 +155,15 @@ def _attestation_line(attestation: dict[str, Json]) -> str:
         f"{str(attestation['signer'])[:12]}   {attestation['tests']} tests   tree {str(attestation['tree'])[:12]}   "
         f"groups {', '.join(str(group)[:22] for group in groups)}{limit}"
     )
+
+
+def _kills_line(kills: Json) -> str:
+    if not isinstance(kills, dict):
+        return f"kill table  none: a paid job beyond a developer's dollar needs one (Run: {TEETH})"
+    shares = (f"{sort} {share['killed']} of {share['of']}" for sort in ENOUGH if isinstance(share := kills[sort], dict))
+    changed = kills["changed"] if isinstance(kills["changed"], list) else []
+    since = f"changed since: {', '.join(map(str, changed))}" if changed else "nothing that it broke has changed"
+    return f"kill table  {', '.join(shares)} noticed   {kills['days']} days old   {since}"
 
 
 def _dicts(value: Json) -> list[dict[str, Json]]:

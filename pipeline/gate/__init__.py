@@ -12,5 +12,6 @@ In order of reading:
     attestation     the signed result of the contract suite, verified before it is read
     digests         what the attestation is about: digests of the tree, code that none covers, forged bytecode
     environment     how the interpreter was started, where code comes from, what is installed
+    kills           which broken promises the suite was seen to notice: what a paid job under CI needs
     engine_goldens  which golden sets of engines are recorded; shown by `gate status`, never decisive
 """

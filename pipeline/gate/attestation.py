@@ -30,6 +30,7 @@ from pipeline.base.signing import (
     unseal,
 )
 from pipeline.gate.digests import algorithm
+from pipeline.gate.kills import KillTable, attested_kills
 from pipeline.records import PROVE, Objection
 
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -76,6 +77,7 @@ class Attestation:
     python: Mapping[str, str]
     direct: Mapping[str, str]
     startup: Mapping[str, str]
+    kills: KillTable | None
 
 
 Trusted = Mapping[str, tuple[SSlibKey, Scope]]
@@ -145,6 +147,7 @@ def _attestation(statement: dict[str, Any], keyid: str, scope: Scope, sha256: st
         python=_texts(predicate["runtime"]["python"]),
         direct=_texts(predicate["runtime"]["direct"]),
         startup=_texts(predicate["runtime"]["startup"]),
+        kills=None if predicate["kills"] is None else attested_kills(predicate["kills"]),
     )
 
 

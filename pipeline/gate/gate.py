@@ -27,6 +27,7 @@ from pipeline.gate.attestation import (
     read_attestation,
     trusted_keys,
 )
+from pipeline.gate.kills import KILLS, TEETH, changed_files, weaknesses
 from pipeline.records import PROVE, Objection, Route
 
 SHUT = 3
@@ -119,6 +120,8 @@ class Standing:
     digests: Mapping[str, str] | None = None
     tiny_tokenizer: str = ""
     probes: str = ""
+    unbroken: tuple[str, ...] = ()
+    """Files that are not those that the kill table broke."""
 
 
 def require(job: Job, *, spent_today_pico: int = 0, root: Path = ROOT) -> Permit:
@@ -169,11 +172,12 @@ def examine(
             objections += changed_objections(attested.digests, found)
             objections += suite_objections(runtime, attested)
             tiny, probes = _digest_of(root / TINY_TOKENIZER), _digest_of(root / PROBES)
+            unbroken = changed_files(attested.kills, root) if attested.kills else ()
         except AttestationError as error:
             return Standing((*objections, error.objection))
         except digests.DigestError as error:
             return Standing((*objections, Objection(str(error), PROVE)), attested)
-        return Standing(tuple(objections), attested, found, tiny, probes)
+        return Standing(tuple(objections), attested, found, tiny, probes, unbroken)
     except Exception as error:  # noqa: BLE001 - fail closed: what cannot be judged is refused
         return Standing((_broken(error),))
 
@@ -348,6 +352,26 @@ def money_objections(job: Job, standing: Standing, spent_today_pico: int, _now: 
             yield Objection(what, f"{lower}, or {more}")
 
 
+def kill_objections(job: Job, standing: Standing, _spent: int, _now: datetime) -> Iterator[Objection]:
+    """The kill table that CI's paid jobs need.
+
+    The suite that passed must have been seen to notice broken promises, on these very files.
+    """
+    attested = standing.attested
+    if job.is_free or job.kind is Kind.PROBE or attested is None or attested.scope is Scope.DEV:
+        return
+    mend = f"{TEETH}, commit {KILLS}, and use the attestation that CI signs for it"
+    if attested.kills is None:
+        yield Objection("no kill table shows that the contract suite notices a broken promise", mend)
+        return
+    for weakness in weaknesses(attested.kills.shares):
+        yield Objection(f"the kill table of {attested.kills.measured}: {weakness}", mend)
+    if standing.unbroken:
+        rest = f" and {len(standing.unbroken) - 3} more" if len(standing.unbroken) > 3 else ""  # noqa: PLR2004 - as shown
+        what = f"the kill table of {attested.kills.measured} broke other files: {', '.join(standing.unbroken[:3])}"
+        yield Objection(what + rest, mend)
+
+
 def day_caps(kind: Kind, scope: Scope) -> dict[str, int]:
     """Return the day's caps in pico-dollars, by their owner.
 
@@ -365,5 +389,6 @@ CHECKS: tuple[Callable[[Job, Standing, int, datetime], Iterator[Objection]], ...
     live_objections,
     prompt_objections,
     money_objections,
+    kill_objections,
 )
 """Each check of a job, in the order in which its objections are shown: job, standing, spent today, now."""

@@ -2,7 +2,7 @@
 
 `python -m harness teeth`
 
-Prints a line a mutant and the shares by package. Exit 1 where fewer are killed than `ENOUGH` asks.
+Prints a line a mutant and the shares by package. Exit 1 where fewer are judged or killed than the gate asks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.measures.teeth import table
@@ -22,9 +22,7 @@ from harness.measures.teeth.runner import Runner, copied, measured
 from harness.measures.teeth.table import Outcome
 from pipeline.base.paths import ROOT, state_dir
 from pipeline.base.screen import say, show
-from pipeline.gate.digests import file_sha256
-
-ENOUGH_NAMED, ENOUGH_DRAWN = 0.95, 0.90
+from pipeline.gate.kills import mutated_files, weaknesses
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(*(f"{fate}: {count}" for fate, count in judge_fixes(options.reverted, options.workers).most_common()))
         return 0
     try:
-        judged, kept = _judged(options)
+        judged, kept, files = _judged(options)
     except MutantError as error:
         say(f"error: {error}")
         return 2
@@ -42,22 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for package, (killed, of) in table.sums(outcomes).items():
             show(f"{name} {package}: {killed} of {of} killed")
     if options.write:
-        table.write(judged, kept)
-    enough = (_share(judged) >= ENOUGH_NAMED, _share(kept) >= ENOUGH_DRAWN)
-    show(f"named {_share(judged):.1%} killed of {len(judged)}, drawn {_share(kept):.1%} of {len(kept)}")
-    return 0 if all(enough) else 1
+        table.write(judged, kept, files)
+    weak = list(weaknesses({"named": table.share(judged), "drawn": table.share(kept)}))
+    show(*(f"weak: {what}" for what in weak))
+    return 1 if weak else 0
 
 
-def _judged(options: argparse.Namespace) -> tuple[list[Outcome], list[Outcome]]:
-    """Judge the named and the drawn mutants. Raises MutantError."""
-    named = [mutant for mutant in named_mutants() if options.only in f"{mutant.file} {mutant.promise}"]
-    drawn = drawn_mutants(options.drawn, options.seed) if options.drawn else []
+def _judged(options: argparse.Namespace) -> tuple[list[Outcome], list[Outcome], dict[str, str]]:
+    """Judge the named and the drawn mutants. Raises MutantError.
+
+    Of copies, with the digests of their files: the tree itself may change meanwhile.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(ROOT, Path(folder) / str(number)) for number in range(options.workers)]
-        start = time.monotonic()
+        files, start = mutated_files(copies[0]), time.monotonic()
+        named = [one for one in named_mutants(copies[0]) if options.only in f"{one.file} {one.promise}"]
+        drawn = drawn_mutants(options.drawn, options.seed, copies[0]) if options.drawn else []
         runner = Runner(measured(copies[0]), copies)
         show(f"{len(runner.reach.seconds)} tests, their reach measured in {time.monotonic() - start:.0f} s")
-        return list(_judge(runner, named)), list(_resumed(runner, drawn, options.seconds))
+        return list(_judge(runner, named)), list(_resumed(runner, drawn, files, options.seconds)), files
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -69,7 +70,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="named ones whose file or promise holds this")
     parser.add_argument("--reverted", type=int, default=0, metavar="N", help="only take back each of the last N fixes")
     parser.add_argument("--write", action="store_true", help="write the kill table and the page of promises")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.write and options.only:
+        parser.error("--only judges a part, and --write needs the whole")
+    return options
 
 
 def _judge(runner: Runner, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
@@ -80,13 +84,15 @@ def _judge(runner: Runner, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
         yield Outcome(mutant, verdict.killer)
 
 
-def _resumed(runner: Runner, mutants: Sequence[Mutant], seconds: float) -> Iterator[Outcome]:
+def _resumed(
+    runner: Runner, mutants: Sequence[Mutant], digests: Mapping[str, str], seconds: float
+) -> Iterator[Outcome]:
     """Judge drawn mutants, but those in the state file."""
     path = state_dir() / "teeth.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     known = {(line["name"], line["sha256"]): line["killer"] for line in map(json.loads, lines)}
-    until, digests = time.monotonic() + seconds, {mutant.file: file_sha256(ROOT / mutant.file) for mutant in mutants}
+    until = time.monotonic() + seconds
     left: list[Mutant] = []
     for mutant in mutants:
         if (key := (mutant.name, digests[mutant.file])) in known:
@@ -103,11 +109,6 @@ def _resumed(runner: Runner, mutants: Sequence[Mutant], seconds: float) -> Itera
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 yield outcome
-
-
-def _share(outcomes: Sequence[Outcome]) -> float:
-    sums = table.sums(outcomes).values()
-    return sum(killed for killed, _ in sums) / max(sum(of for _, of in sums), 1) if outcomes else 1.0
 
 
 if __name__ == "__main__":

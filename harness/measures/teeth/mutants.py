@@ -18,18 +18,10 @@ from random import Random
 from typing import Final
 
 from pipeline.base.paths import ROOT
+from pipeline.gate import kills
+from pipeline.gate.kills import MUTATED
 
-NAMED: Final = Path(__file__).with_name("named.toml")
-MUTATED: Final = (
-    *("pipeline/proof", "pipeline/formats", "pipeline/fingerprints", "pipeline/gate", "pipeline/shards"),
-    *("pipeline/generation/ledger.py", "pipeline/generation/ledger_mark.py", "pipeline/generation/ledger_schema.py"),
-    *("pipeline/generation/ledger_writer.py", "pipeline/generation/budget.py", "pipeline/generation/day_spend.py"),
-    *("pipeline/generation/paid_client.py", "pipeline/generation/billing.py", "pipeline/generation/breaker.py"),
-    *("pipeline/generation/reconcile.py", "pipeline/generation/coverage.py", "pipeline/generation/preflight.py"),
-    *("pipeline/datasets/audit.py", "pipeline/datasets/features.py", "pipeline/datasets/tool_signs.py"),
-    *("pipeline/base/redaction.py", "pipeline/base/screen.py", "pipeline/base/signing.py"),
-)
-"""What a dollar or a GPU hour rests on."""
+NAMED: Final = ROOT / kills.NAMED
 OPERATORS: Final = ("AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd")
 OPERATORS_MORE: Final = ("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "NumberReplacer")
 PREFIXES: Final = ("ReplaceComparisonOperator", "ReplaceBinaryOperator", "ReplaceUnaryOperator")

@@ -13,6 +13,7 @@ import queue
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -29,8 +30,10 @@ from harness.measures.teeth.reach import PLUGIN, Reach
 
 SUITE: Final = "tests/contract"
 GUARDS: Final = ("--disable-socket", "--allow-unix-socket", "-p", "no:cacheprovider", "-q", "--no-header", "--tb=line")
-PATIENCE: Final = 90.0
-"""Seconds that a mutant's run may take: the whole suite takes a quarter of it."""
+PROCESSOR_SECONDS: Final = 240
+"""Of a mutant's run: more than twice the whole suite. A busy machine does not use them up."""
+PATIENCE: Final = 900.0
+"""Seconds, for a run that waits for ever."""
 MEMORY: Final = 6 * 2**30
 FIRST: Final = 40
 """Tests of a first run. Most mutants fall to these, and the rest is run only where they do not."""
@@ -147,6 +150,8 @@ def killer(copy: Path, tests: Sequence[str]) -> str | None:
         return ENDLESS
     if done.returncode == 0:
         return None
+    if done.returncode == -signal.SIGXCPU:
+        return ENDLESS
     found = re.search(
         r"^(?:FAILED|ERROR) (tests\S+::.+?)(?: - .*)?$", done.stdout.decode(errors="replace"), re.MULTILINE
     )
@@ -155,6 +160,7 @@ def killer(copy: Path, tests: Sequence[str]) -> str | None:
 
 def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
 
 
 def _environment() -> dict[str, str]:

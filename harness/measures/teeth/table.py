@@ -11,14 +11,14 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from harness.measures.teeth.mutants import MUTATED, Mutant
+from harness.measures.teeth.mutants import Mutant
 from pipeline.base.paths import ROOT
-from pipeline.gate.digests import file_sha256
+from pipeline.gate.kills import KILLS, Share
 
-KILLS: Final = Path("tests", "contract", "KILLS")
 PAGE: Final = Path("docs", "promises.md")
 EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
 HEAD: Final = """# Promises
@@ -57,10 +57,14 @@ def sums(outcomes: Sequence[Outcome]) -> dict[str, tuple[int, int]]:
     return {package: (killed, judged) for package, (killed, judged) in sorted(found.items())}
 
 
-def write(named: Sequence[Outcome], drawn: Sequence[Outcome], root: Path = ROOT) -> None:
-    """Write the kill table and the page of promises."""
+def write(named: Sequence[Outcome], drawn: Sequence[Outcome], files: Mapping[str, str], root: Path = ROOT) -> None:
+    """Write the kill table and the page of promises.
+
+    `files` has the digests of the files that were broken.
+    """
     same = equivalents()
-    head = {"named": _share(named), "drawn": _share(drawn), "files": mutated_files(root)}
+    sums = {"named": share(named).document(), "drawn": share(drawn).document()}
+    head = {"measured": datetime.now(UTC).date().isoformat(), **sums, "files": files}
     lines: list[Mapping[str, Any]] = [head]
     lines += [{"promise": one.mutant.promise, "file": one.mutant.file, "killer": one.killer} for one in named]
     for one in drawn:
@@ -82,15 +86,9 @@ def page(named: Sequence[Outcome]) -> str:
     return "".join(parts)
 
 
-def mutated_files(root: Path) -> dict[str, str]:
-    """Return the sha256 of each file with mutants."""
-    places = [root / name for name in MUTATED]
-    files = sorted(file for place in places for file in (place.rglob("*.py") if place.is_dir() else [place]))
-    return {str(file.relative_to(root)): file_sha256(file) for file in files}
-
-
-def _share(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def share(outcomes: Sequence[Outcome]) -> Share:
+    """Return how many were killed and judged, equivalents apart."""
     same = equivalents()
     judged = [one for one in outcomes if one.mutant.name not in same]
     killed = sum(one.killer is not None for one in judged)
-    return {"killed": killed, "of": len(judged), "equivalent": len(outcomes) - len(judged)}
+    return Share(killed, len(judged), len(outcomes) - len(judged))

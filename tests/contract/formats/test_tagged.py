@@ -32,6 +32,15 @@ def test_a_turn_that_the_next_roles_marker_ends_has_two_ends() -> None:
     assert (user, observation) == (fmt.end_id_for(("a",)), fmt.end_id_for(("a", fmt.tokenizer.id_of("<tool_call>"))))
 
 
+def test_which_of_two_ends_came_must_be_proven() -> None:
+    fmt = tagged_format(glm.GLM5)
+    count = len("a") + 1 + len("b") + 1
+
+    assert isinstance(told(fmt, ("a", "b"), count, route({TraitName.TURN_END: "by_role"})), TokenRow)
+    assert Reason.ROUTE_UNPROVEN is reason(told(fmt, ("a", "b"), count, route()))
+    assert Reason.AMBIGUOUS_LAYOUT is reason(told(fmt, ("a", "b"), count, route({TraitName.TURN_END: "eos"})))
+
+
 def test_other_families_have_one_end() -> None:
     for dialect in (qwen.QWEN3, qwen35.QWEN35, deepseek.V31, deepseek.R1):
         assert {tagged_format(dialect).end_id} == tagged_format(dialect).end_ids

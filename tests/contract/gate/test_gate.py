@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.fixtures.trees import NOW, Tree, small_tree
+from harness.fixtures.trees import NOW, Tree, kill_table, small_tree
 from pipeline.base.money import pico
 from pipeline.formats.tokenizer import KIMI_SHA256
 from pipeline.gate import gate
@@ -33,7 +33,8 @@ def live(tree: Tree, *, days: int = 1, scope: Scope = Scope.DEV) -> None:
     """Attest a paid route that was proven on recordings of that age."""
     key = tree.new_ci_key() if scope is Scope.CI else None
     recorded = {"openrouter/siliconflow moonshotai/kimi-k2.5": (NOW - timedelta(days=days)).isoformat()}
-    tree.attest(key=key, scope=scope, groups=list(LIVE["groups"]), liveCassettes=dict(recorded))
+    kills = kill_table(tree.root).document()
+    tree.attest(key=key, scope=scope, groups=list(LIVE["groups"]), liveCassettes=dict(recorded), kills=kills)
 
 
 def probe(tree: Tree, **changes: object) -> gate.Job:

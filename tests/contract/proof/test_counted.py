@@ -30,6 +30,8 @@ from pipeline.proof.answer import Answer
 from pipeline.proof.counted import Reading, only_closing
 from pipeline.proof.fingerprint import TraitName
 from pipeline.records import (
+    Delta,
+    Evidence,
     Json,
     JsonObject,
     Reason,
@@ -119,6 +121,20 @@ def test_verbatim_calls_prove_their_section() -> None:
 
     assert isinstance(row, TokenRow)
     assert NAMED_IDS == row.output_ids[len(REASONING) + 1 : -1]
+
+
+def test_deltas_beside_parsed_calls_are_proven_by_the_count() -> None:
+    """No delta shows the section that the calls were taken from."""
+    calls = (ToolCall("functions.f:0", "f", NAMED),)
+    thought = tuple(Delta("reasoning", FORMAT.tokenizer.decode_text([token])) for token in REASONING)
+    streamed = answer(**CALLED, tool_calls=calls, deltas=thought)
+
+    whole = of(replace(streamed, usage=counts(len(REASONING) + len(NAMED_IDS) + 2)))
+    without = of(replace(streamed, usage=counts(len(REASONING) + 2)))
+
+    assert isinstance(whole, TokenRow)
+    assert Evidence.COUNTED is whole.evidence
+    assert Reason.COUNT_MISMATCH is reason(without)
 
 
 @pytest.mark.parametrize("identity", ["call_1", "f:0", "functions.g:0", "functions.f"])

@@ -149,6 +149,10 @@ def test_logprobs_prove_ids_where_white_space_is_stripped() -> None:
     assert (Evidence.LOGPROBS, WHOLE) == (row.evidence, row.output_ids)
 
 
+def test_logprobs_of_a_route_without_a_fingerprint_prove_nothing() -> None:
+    assert Reason.ROUTE_UNPROVEN is reason(reconstruct(PROMPT, answer(logprobs=listed(*WHOLE)), FORMAT, None))
+
+
 @pytest.mark.parametrize(
     "logprobs, expected",
     [

@@ -113,6 +113,8 @@ def test_without_a_fingerprint_there_is_no_proof_from_text() -> None:
         ({"usage": counts(None)}, Reason.USAGE_MISSING),
         ({"usage": counts(len(WHOLE), None)}, Reason.USAGE_MISSING),
         ({"usage": counts(len(WHOLE), len(PROMPT_IDS) + 1)}, Reason.PROMPT_MISMATCH),
+        ({"usage": counts(len(WHOLE), len(PROMPT_IDS) - 1)}, Reason.PROMPT_MISMATCH),
+        ({"stopped_by": "STOP", "usage": counts(len(WHOLE) - 1)}, Reason.FINISH_CONTRADICTS),
         ({"finish_reason": None}, Reason.FINISH_UNKNOWN),
         ({"finish_reason": "content_filter"}, Reason.FINISH_UNKNOWN),
         ({"finish_reason": "error"}, Reason.FINISH_UNKNOWN),
@@ -125,7 +127,8 @@ def test_without_a_fingerprint_there_is_no_proof_from_text() -> None:
         ({"reasoning": None, "content": None, "usage": counts(32)}, Reason.EMPTY_ANSWER),
     ],
     ids=[
-        "no usage", "no completion count", "no prompt count", "other prompt", "no finish", "filtered", "error",
+        "no usage", "no completion count", "no prompt count", "longer prompt", "shorter prompt",
+        "stop text", "no finish", "filtered", "error",
         "hidden cut", "hidden cut in capitals", "calls lost", "calls unsaid", "U+FFFD", "half a pair",
         "billed and empty",
     ],

@@ -26,7 +26,7 @@ from harness.fixtures.answers import (
     route,
 )
 from pipeline.base.json_lines import object_of
-from pipeline.proof.fingerprint import FingerprintError, TraitName, read_fingerprints
+from pipeline.proof.fingerprint import FingerprintError, Trait, TraitName, read_fingerprints
 from pipeline.proof.reconstruct import Expected, reconstruct
 from pipeline.proof.wire.completion import completion_of_body, completion_of_sse
 from pipeline.records import (
@@ -275,6 +275,12 @@ def test_a_proven_trait_has_a_value_of_its_kind(tmp_path: Path, trait: str, valu
 
     with pytest.raises(FingerprintError, match="cannot be"):
         read_fingerprints(path)
+
+
+def test_a_prefix_that_is_not_proven_is_an_unproven_route() -> None:
+    traits = {**route().traits, TraitName.PROMPT_PREFIX: Trait([], 3, proven=False)}
+
+    assert Reason.ROUTE_UNPROVEN is reason(of(answer(), replace(route(), traits=traits)))
 
 
 def test_a_prefix_that_names_no_token_is_an_unproven_route() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.measures.teeth.mutants import MUTATED, MutantError, named_mutants
+from harness.measures.teeth.mutants import MutantError, named_mutants
+from pipeline.gate.kills import MUTATED
 
 MANY = 120
 
