@@ -23,8 +23,8 @@ def held_kills(
 ) -> KillTable | None:
     """Return what the table says of this tree.
 
-    None without a table. Its named share is of the promises listed now: one that was never judged, or whose test is gone, is not killed.
-    Tests of a group that was not collected are left aside, and so is what needs no test: a run that does not end.
+    None without a table. Its named share is of the promises listed now: one that was never judged, or whose test is
+    gone, is not killed. Tests of a group that was not collected are left aside, and so is a run that does not end.
     """
     if table is None:
         return None

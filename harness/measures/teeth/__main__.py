@@ -18,10 +18,11 @@ from pathlib import Path
 from harness.measures.teeth import table
 from harness.measures.teeth.drift import judge_fixes
 from harness.measures.teeth.mutants import Mutant, MutantError, drawn_mutants, named_mutants
-from harness.measures.teeth.runner import Runner, copied, measured
+from harness.measures.teeth.runner import SUITE, Runner, copied, measured
 from harness.measures.teeth.table import Outcome
 from pipeline.base.paths import ROOT, state_dir
 from pipeline.base.screen import say, show
+from pipeline.gate.digests import dir_hash1
 from pipeline.gate.kills import mutated_files, weaknesses
 
 
@@ -87,11 +88,19 @@ def _judge(runner: Runner, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
 def _resumed(
     runner: Runner, mutants: Sequence[Mutant], digests: Mapping[str, str], seconds: float
 ) -> Iterator[Outcome]:
-    """Judge drawn mutants, but those in the state file."""
+    """Judge drawn mutants, but those in the state file.
+
+    A survivor is judged again where the suite has changed, and a killed one where its killer is gone.
+    """
     path = state_dir() / "teeth.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    known = {(line["name"], line["sha256"]): line["killer"] for line in map(json.loads, lines)}
+    suite, tests = dir_hash1(runner.copies[0] / SUITE), runner.reach.seconds.keys()
+    known = {
+        (line["name"], line["sha256"]): line["killer"]
+        for line in map(json.loads, lines)
+        if line["killer"] in tests or line["suite"] == suite
+    }
     until = time.monotonic() + seconds
     left: list[Mutant] = []
     for mutant in mutants:
@@ -105,7 +114,7 @@ def _resumed(
                 return
             for outcome in _judge(runner, left[at : at + 2 * len(runner.copies)]):
                 mutant = outcome.mutant
-                line = {"name": mutant.name, "sha256": digests[mutant.file], "killer": outcome.killer}
+                line = {"name": mutant.name, "sha256": digests[mutant.file], "killer": outcome.killer, "suite": suite}
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 yield outcome
