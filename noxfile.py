@@ -55,6 +55,15 @@ def contract(session: nox.Session) -> None:
     session.run("python", "-m", "harness", "contract", *PARALLEL, *guards, *session.posargs, env=PASSIVE)
 
 
+@nox.session(venv_backend="none", default=False)
+def contract_drafter(session: nox.Session) -> None:
+    """Prove this tree for training too: the suite, where torch is."""
+    python = torch_environment(session)
+    guards = ("--disable-socket", "--allow-unix-socket", "--hypothesis-profile", "contract")
+    command = (python, "-m", "harness", "contract", *PARALLEL, *guards, *session.posargs)
+    session.run(*command, env=PASSIVE, external=True)
+
+
 @nox.session(venv_backend="none")
 def generate(session: nox.Session) -> None:
     """Generate token sequences from the shipped prompts, free of charge.
@@ -240,7 +249,7 @@ def teeth(session: nox.Session) -> None:
 
     Named ones (some minutes a core); `-- --drawn 500 --seconds 3600` judges drawn ones too, and goes on where it was.
     """
-    install(session, "contract")
+    install(session, "contract", "torch")
     session.install("--quiet", *nox.project.dependency_groups(PYPROJECT, "teeth"))
     session.run("python", "-m", "harness", "teeth", *session.posargs, env=PASSIVE)
 
@@ -287,6 +296,7 @@ def train(session: nox.Session) -> None:
 def drafter(session: nox.Session) -> None:
     """Train and evaluate the tiny target's drafter, in minutes.
 
+    The gate wants the drafter proven: nox -s contract_drafter.
     Free of charge: rows, training, acceptance length. `-- [--out DIR]`
     """
     python = torch_environment(session)
@@ -300,7 +310,7 @@ def demo_smollm(session: nox.Session) -> None:
 
     From questions to acceptance length: `-- FILE…` (JSON Lines).
 
-    The gate wants its vocabulary proven: DRAFTER_GATE_TOKENIZERS=.nox/vocabularies nox -s contract.
+    The gate wants its vocabulary proven: DRAFTER_GATE_TOKENIZERS=.nox/vocabularies nox -s contract_drafter.
     """
     python = torch_environment(session)
     if not session.posargs:

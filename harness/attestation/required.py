@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -33,6 +34,7 @@ from pipeline.formats.tokenizer_json import (
     QWEN_35_SHA256,
     SMOLLM_2_SHA256,
 )
+from pipeline.gate.gate import DRAFTER, PROVE_DRAFTER
 from pipeline.records import PROVE, Objection
 
 CONTRACT = "tests/contract"
@@ -70,11 +72,13 @@ class RequiredError(Exception):
 def group_of(nodeid: str) -> str:
     """Return the group of a test, by its folder.
 
-    `base`, `tokenizer:<sha256>` or `live:<route>`.
+    `base`, `drafter`, `tokenizer:<sha256>` or `live:<route>`.
     """
     parts = PurePosixPath(nodeid.partition("::")[0]).parts[len(PurePosixPath(CONTRACT).parts) :]
     if parts and parts[0] in TOKENIZERS:
         return f"tokenizer:{TOKENIZERS[parts[0]][1]}"
+    if parts and parts[0] == DRAFTER:
+        return DRAFTER
     if len(parts) > 1 and parts[0] == LIVE:
         return f"live:{parts[1].replace('--', '/')}"
     return BASE
@@ -83,6 +87,7 @@ def group_of(nodeid: str) -> str:
 def absent_groups(root: Path = ROOT) -> dict[str, str]:
     """Return the groups whose material is absent, with the reason."""
     wanted = {f"tokenizer:{sha256}": _why_absent(name, sha256) for name, sha256 in TOKENIZERS.values()}
+    wanted[DRAFTER] = "" if find_spec("torch") else f"torch is not installed here; {PROVE_DRAFTER} has it"
     live = (path.parent for path in sorted((root / CONTRACT / LIVE).glob(f"*/{TABLE}")))
     wanted |= {group_of(f"{CONTRACT}/{LIVE}/{folder.name}/"): _why_not_live(folder, root) for folder in live}
     return {group: why for group, why in wanted.items() if why}

@@ -32,6 +32,12 @@ from pipeline.records import PROVE, Objection, Route
 
 SHUT = 3
 """Exit status of a command that the gate refuses."""
+DRAFTER = "drafter"
+"""The group of contract tests that training and extraction need."""
+PROVE_DRAFTER = "nox -s contract_drafter"
+TRAINING = "pipeline/drafter/"
+"""What no paid request runs through."""
+MOST_NAMED = 3
 FREE_APIS = ("local", "sglang", "vllm", "emulator")
 CONTRACT_EXAMPLES = 200
 """Examples that the contract suite draws for a property."""
@@ -271,8 +277,12 @@ def group_objections(job: Job, standing: Standing, _spent: int, _now: datetime) 
     groups = standing.attested.groups if standing.attested else frozenset()
     if "base" not in groups:
         yield Objection("the attestation lacks the group base", PROVE)
-    if job.kind is Kind.TRAIN and job.tokenizer_sha256 is None:
-        return
+    if job.kind is Kind.TRAIN:
+        if DRAFTER not in groups:
+            what = "no contract of the drafter has passed: its masks, losses, vocabulary, export and decoding"
+            yield Objection(what, PROVE_DRAFTER)
+        if job.tokenizer_sha256 is None:
+            return
     if job.tokenizer_sha256 is None:
         yield Objection("the job names no tokenizer, so no contract can cover it", "python -m pipeline generate --help")
     elif job.tokenizer_sha256 != standing.tiny_tokenizer and f"tokenizer:{job.tokenizer_sha256}" not in groups:
@@ -366,9 +376,9 @@ def kill_objections(job: Job, standing: Standing, _spent: int, _now: datetime) -
         return
     for weakness in weaknesses(attested.kills.shares):
         yield Objection(f"the kill table of {attested.kills.measured}: {weakness}", mend)
-    if standing.unbroken:
-        rest = f" and {len(standing.unbroken) - 3} more" if len(standing.unbroken) > 3 else ""  # noqa: PLR2004 - as shown
-        what = f"the kill table of {attested.kills.measured} broke other files: {', '.join(standing.unbroken[:3])}"
+    if other := [name for name in standing.unbroken if not name.startswith(TRAINING)]:
+        rest = f" and {len(other) - MOST_NAMED} more" if len(other) > MOST_NAMED else ""
+        what = f"the kill table of {attested.kills.measured} broke other files: {', '.join(other[:MOST_NAMED])}"
         yield Objection(what + rest, mend)
 
 

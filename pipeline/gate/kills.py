@@ -34,6 +34,8 @@ MUTATED: Final = (
     *("pipeline/generation/paid_client.py", "pipeline/generation/billing.py", "pipeline/generation/breaker.py"),
     *("pipeline/generation/reconcile.py", "pipeline/generation/coverage.py", "pipeline/generation/preflight.py"),
     *("pipeline/datasets/audit.py", "pipeline/datasets/features.py", "pipeline/datasets/tool_signs.py"),
+    *("pipeline/drafter/model", "pipeline/drafter/training/packing.py", "pipeline/drafter/rows.py"),
+    *("pipeline/drafter/decoding/verify.py", "pipeline/drafter/export/config.py", "pipeline/drafter/export/weights.py"),
     *("pipeline/base/redaction.py", "pipeline/base/screen.py", "pipeline/base/signing.py"),
 )
 """Files and folders that a dollar or a GPU hour rests on: these are broken."""

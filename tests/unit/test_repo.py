@@ -172,7 +172,7 @@ for name in sys.argv[1:]:
 """
     engines = r"engines\.local|pipeline\.drafter\.|emulator\.(app|server)"
     engines += r"|measures\.(training_sides|teeth|engines\.(states|gpu_check))"
-    engines += r"|tiny_target\.(conversion|train)"
+    engines += r"|tiny_target\.(conversion|train)|fixtures\.(small_drafters|trainings)"
     heavy = re.compile(rf"__main__|{engines}")
     paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]

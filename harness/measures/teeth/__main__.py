@@ -90,34 +90,31 @@ def _resumed(
 ) -> Iterator[Outcome]:
     """Judge drawn mutants, but those in the state file.
 
-    A survivor is judged again where the suite has changed, and a killed one where its killer is gone.
+    A survivor is judged again where the suite has changed, a killed one where its killer is gone. Once the time is up,
+    earlier survivors stay what they were, and the others are left out.
     """
     path = state_dir() / "teeth.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = map(json.loads, path.read_text("utf-8").splitlines() if path.exists() else ())
+    judged = {(line["name"], line["sha256"]): line for line in lines}
     suite, tests = dir_hash1(runner.copies[0] / SUITE), runner.reach.seconds.keys()
-    known = {
-        (line["name"], line["sha256"]): line["killer"]
-        for line in map(json.loads, lines)
-        if line["killer"] in tests or line["suite"] == suite
-    }
-    until = time.monotonic() + seconds
-    left: list[Mutant] = []
+    until, left = time.monotonic() + seconds, list[tuple[Mutant, bool]]()
     for mutant in mutants:
-        if (key := (mutant.name, digests[mutant.file])) in known:
-            yield Outcome(mutant, known[key])
+        line = judged.get((mutant.name, digests[mutant.file]))
+        if line is not None and (line["killer"] in tests or line["suite"] == suite):
+            yield Outcome(mutant, line["killer"])
         else:
-            left.append(mutant)
+            left.append((mutant, line is not None))
     with path.open("a", encoding="utf-8") as file:
-        for at in range(0, len(left), 2 * len(runner.copies)):
-            if time.monotonic() > until:
-                return
-            for outcome in _judge(runner, left[at : at + 2 * len(runner.copies)]):
-                mutant = outcome.mutant
-                line = {"name": mutant.name, "sha256": digests[mutant.file], "killer": outcome.killer, "suite": suite}
+        while left and time.monotonic() < until:
+            some, left = left[: 2 * len(runner.copies)], left[2 * len(runner.copies) :]
+            for outcome in _judge(runner, [mutant for mutant, _ in some]):
+                name, killer = outcome.mutant.name, outcome.killer
+                line = {"name": name, "sha256": digests[outcome.mutant.file], "killer": killer, "suite": suite}
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 yield outcome
+    yield from (Outcome(mutant, None) for mutant, was_judged in left if was_judged)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +130,8 @@ def _drawn(root: Path, path: Path, operator: str, occurrence: int) -> Mutant | N
 
 def _require_compiles(text: str, what: str) -> None:
     try:
-        compile(text, what, "exec")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # `is` beside a literal is a mutant as good as others
+            compile(text, what, "exec")
     except SyntaxError as error:
         raise MutantError(f"{what}: {error}") from error

@@ -161,8 +161,27 @@ def test_a_job_without_a_tokenizer_is_refused(tree: Tree) -> None:
     assert "the job names no tokenizer" in whats(tree.decide(tree.job(tokenizer_sha256=None)))[0]
 
 
-def test_training_on_shards_needs_the_group_base_alone(tree: Tree) -> None:
+def test_training_needs_the_group_of_the_drafter(tree: Tree) -> None:
+    tree.attest(groups=["base"])
+
+    (objection,) = tree.decide(gate.Job(gate.Kind.TRAIN)).objections
+
+    assert "no contract of the drafter has passed: its masks, losses, vocabulary, export and decoding" == objection.what
+    assert "nox -s contract_drafter" == objection.mend
+    assert tree.decide().allowed
+
+
+def test_training_needs_no_other_group_than_base_and_drafter(tree: Tree) -> None:
+    tree.attest(groups=["base", "drafter"])
+
     assert tree.decide(gate.Job(gate.Kind.TRAIN)).allowed
+
+
+def test_training_on_rows_of_a_tokenizer_needs_its_group_too(tree: Tree) -> None:
+    job = gate.Job(gate.Kind.TRAIN, format="kimi-k2.5", tokenizer_sha256=KIMI_SHA256)
+    tree.attest(groups=["base", "drafter"])
+
+    assert ["no contract of kimi-k2.5 tokenizer b6c497a7469b has passed"] == whats(tree.decide(job))
 
 
 # Route and feature

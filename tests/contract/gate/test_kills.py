@@ -162,6 +162,16 @@ def test_a_table_of_other_files_unlocks_nothing(change: Callable[[Path], str], t
     assert [f"the kill table of 2026-11-29 broke other files: {name}"] == whats(tree)
 
 
+def test_a_change_of_the_drafter_takes_no_paid_route_its_table(tree: Tree) -> None:
+    table = kill_table(tree.root)
+    (tree.root / "pipeline/drafter").mkdir()
+    (tree.root / "pipeline/drafter/rows.py").write_text("")
+    attest(tree, kills=table.document())
+
+    assert ("pipeline/drafter/rows.py",) == changed_files(table, tree.root)
+    assert [] == whats(tree)
+
+
 @pytest.mark.parametrize("scope", list(Scope))
 def test_what_spends_little_or_nothing_needs_no_table(scope: Scope, tree: Tree) -> None:
     attest(tree, scope)

@@ -84,6 +84,7 @@ def test_what_shuts_one_job_alone_comes_after_what_is_allowed(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a good tree, in a clean interpreter."""
+    tree.attest(groups=["base", "drafter"])
     monkeypatch.setattr("pipeline.gate.environment.observe", lambda: replace(CLEAN, search_path=(str(tree.root),)))
     found = status(tree.root, NOW)
     monkeypatch.setattr(gate_cli, "status", lambda: found)

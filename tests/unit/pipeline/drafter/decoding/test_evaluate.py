@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
+from harness.fixtures.small_drafters import plain
 from pipeline.drafter.decoding.evaluate import Difference, compare
 from pipeline.drafter.decoding.speculate import SpeculativeDecoding
-from tests.unit.pipeline.drafter.drafters import plain
 
 
 def test_equal_answers_have_no_difference() -> None:

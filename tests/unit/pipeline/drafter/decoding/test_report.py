@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.fixtures.small_drafters import trial
 from pipeline.drafter.decoding.report import (
     ReportError,
     cells_of,
@@ -15,7 +16,6 @@ from pipeline.drafter.decoding.report import (
     table_of,
 )
 from pipeline.drafter.decoding.speculate import Round
-from tests.unit.pipeline.drafter.drafters import trial
 
 
 def test_distinct_is_the_share_of_different_runs_of_four() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.fixtures.manifests import as_unsigned
+from harness.fixtures.trainings import DrawnStates, equal, training, weights
 from pipeline.drafter.training.checkpoints import newest
 from pipeline.drafter.training.metrics import read_metrics
 from pipeline.drafter.training.run import (
@@ -27,7 +28,6 @@ from pipeline.drafter.training.trainer import StepReport, Training
 from pipeline.gate.attestation import Scope
 from pipeline.gate.gate import Job, Kind, Permit
 from pipeline.shards.manifest import FolderHeldError, ManifestError
-from tests.unit.pipeline.drafter.trainings import DrawnStates, equal, training, weights
 
 SETTINGS = {"seed": 0}
 HABITS = Intervals(checkpoint_every=2, validate_every=3, keep=2)

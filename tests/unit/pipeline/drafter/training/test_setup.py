@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.fixtures.drafters import row, run_folder, small_llama
+from harness.fixtures.trainings import ALONE, equal
 from pipeline.drafter.rows import RowPolicy
 from pipeline.drafter.training.checkpoints import CheckpointError, load, save
 from pipeline.drafter.training.data import TrainingData, read_training_data
@@ -16,7 +17,6 @@ from pipeline.drafter.training.distributed import Sharing
 from pipeline.drafter.training.recipe import Recipe
 from pipeline.drafter.training.setup import Setup, drafter_of, sentences, set_up
 from pipeline.records import Evidence
-from tests.unit.pipeline.drafter.trainings import ALONE, equal
 
 GIVEN = [row(f"r{n}", [5, 3], [7, 7, 40 + n % 3, 2], Evidence.ENGINE_IDS) for n in range(12)]
 RECIPE = Recipe(ttt_length=2, tokens_a_batch=32, draft_vocabulary=5, epochs=1, held_out=0.3, learning_rate=0.01)

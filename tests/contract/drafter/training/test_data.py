@@ -29,6 +29,8 @@ from pipeline.formats.registry import TINY_SHA256
 from pipeline.gate.gate import Kind
 from pipeline.records import Evidence
 
+pytestmark = pytest.mark.contract
+
 CPU = torch.device("cpu")
 GIVEN = [
     row("a", [5, 3], [1, 7, 40, 2]),

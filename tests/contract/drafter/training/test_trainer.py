@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from harness.fixtures.trainings import LENGTHS, DrawnStates, equal, training, weights
 from pipeline.drafter.model.loss import MaskMode, counts
 from pipeline.drafter.training.packing import pack
 from pipeline.drafter.training.recipe import Precision
 from pipeline.drafter.training.sampler import BatchSampler
 from pipeline.drafter.training.trainer import NotFiniteError, Training, repeatable
-from tests.unit.pipeline.drafter.trainings import LENGTHS, DrawnStates, equal, training, weights
+
+pytestmark = pytest.mark.contract
 
 
 @pytest.fixture(autouse=True)

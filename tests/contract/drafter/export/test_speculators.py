@@ -16,6 +16,8 @@ from pipeline.drafter.export.serving import ExportError, export
 from pipeline.drafter.export.speculators import SpeculatorsFormatError, from_speculators, to_speculators
 from pipeline.drafter.target.hidden_states import Target, load_target
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:

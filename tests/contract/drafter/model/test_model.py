@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from harness.fixtures.small_drafters import CONFIG, DRAFT, VOCABULARY, WIDTH, drafter, row, teacher, vocabulary
 from pipeline.drafter.model.config import choose_vocabulary
 from pipeline.drafter.model.loss import MaskMode, counts, scales
 from pipeline.drafter.model.model import Drafter, TttResult
 from pipeline.drafter.training.packing import PackedBatch, pack
-from tests.unit.pipeline.drafter.drafters import CONFIG, DRAFT, VOCABULARY, WIDTH, drafter, row, teacher, vocabulary
+
+pytestmark = pytest.mark.contract
 
 STEPS = 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from harness.fixtures.small_drafters import Largest
 from pipeline.drafter.model import loss as losses
 from pipeline.drafter.model.loss import (
     MaskMode,
@@ -18,7 +19,8 @@ from pipeline.drafter.model.loss import (
     teacher_positions,
 )
 from pipeline.drafter.training.packing import PackedBatch
-from tests.unit.pipeline.drafter.drafters import Largest
+
+pytestmark = pytest.mark.contract
 
 STEPS, ROWS, WIDTH, TARGET_WIDTH, VOCABULARY, DRAFT = 3, 11, 8, 6, 20, 9
 SCALES = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)

@@ -17,6 +17,8 @@ from pipeline.drafter.rows import RowPolicy, read_rows
 from pipeline.records import Evidence, Json, Span, SpanKind, TokenRow
 from pipeline.shards.shards import ShardFolder
 
+pytestmark = pytest.mark.contract
+
 COUNTED, DELTAS, LOGPROBS, IDS = Evidence.COUNTED, Evidence.STREAM_DELTAS, Evidence.LOGPROBS, Evidence.ENGINE_IDS
 THINK, THINK_CLOSE, END = 30, 31, 32
 

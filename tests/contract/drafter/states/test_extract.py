@@ -18,6 +18,8 @@ from pipeline.drafter.states.shards import StateStore
 from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.shards.manifest import FolderHeldError, hold
 
+pytestmark = pytest.mark.contract
+
 ATTESTATION, OTHER = "cd" * 32, "ef" * 32
 GIVEN = [row(name, [5, 3 + place], [1, 7, 40, 2]) for place, name in enumerate("abcdefg")]
 """Six tokens each, four emitted: (3 * 6 + 4) * 16 * 2 + 4 * 6 = 728 bytes in bfloat16."""

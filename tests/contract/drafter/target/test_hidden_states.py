@@ -19,6 +19,8 @@ from pipeline.drafter.target.layers import LayerError
 from pipeline.drafter.training.packing import RowStates
 from pipeline.records import Evidence
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:

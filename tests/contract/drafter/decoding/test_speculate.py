@@ -22,6 +22,8 @@ from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.formats.registry import open_format
 from pipeline.records import Ids
 
+pytestmark = pytest.mark.contract
+
 SHAPES = ("chain:1", "chain:4", "tree:4,2,1", "tree:3,3", "dynamic:4,3,8")
 PROMPTS: tuple[Ids, ...] = ((5, 3, 9, 1, 7), (8,), (11, 6, 30, 30, 4, 1, 0, 3), (40, 41, 42))
 

@@ -20,6 +20,8 @@ from pipeline.drafter.target.files import target_facts
 from pipeline.drafter.target.hidden_states import StateSource, Target, load_target
 from pipeline.records import Evidence, Span, SpanKind, TokenRow
 
+pytestmark = pytest.mark.contract
+
 ATTESTATION = "cd" * 32
 GIVEN = [
     row("a", [5, 3, 9], [1, 7, 40, 2]),

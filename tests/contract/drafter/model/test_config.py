@@ -17,6 +17,8 @@ from pipeline.drafter.model.config import (
     drafter_config,
 )
 
+pytestmark = pytest.mark.contract
+
 SIZES = {
     "vocab_size": 48,
     "hidden_size": 16,

@@ -10,6 +10,8 @@ import torch
 
 from pipeline.drafter.training.checkpoints import CheckpointError, Snapshot, all_of, load, newest, prune, save
 
+pytestmark = pytest.mark.contract
+
 
 def snapshot(step: int = 3) -> Snapshot:
     generator = torch.Generator().manual_seed(step)

@@ -8,6 +8,8 @@ import pytest
 
 from pipeline.drafter.decoding.trees import ROOT, Offers, Shape, ShapeError, Tree, accepted, grow, parse_shape
 
+pytestmark = pytest.mark.contract
+
 
 def test_a_chain_has_one_child_a_node() -> None:
     assert Shape("chain:4", (1, 1, 1, 1)) == parse_shape("chain:4")

@@ -19,6 +19,8 @@ from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.target.files import TargetFacts, target_facts
 from pipeline.drafter.target.hidden_states import Target, load_target
 
+pytestmark = pytest.mark.contract
+
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from pipeline.drafter.training.packing import PackingError, RowStates, pack, plan
 
+pytestmark = pytest.mark.contract
+
 
 def row(name: str, prompt: int, emitted: int, width: int = 2) -> RowStates:
     """Every number of the row is its own position."""

@@ -7,6 +7,7 @@ from itertools import chain
 import pytest
 import torch
 
+from harness.fixtures.trainings import LENGTHS, DrawnStates, recipe
 from pipeline.drafter.model.loss import MaskMode
 from pipeline.drafter.training.sampler import (
     BatchSampler,
@@ -16,7 +17,8 @@ from pipeline.drafter.training.sampler import (
     rank_shares,
     split_rows,
 )
-from tests.unit.pipeline.drafter.trainings import LENGTHS, DrawnStates, recipe
+
+pytestmark = pytest.mark.contract
 
 
 def test_the_side_of_a_row_is_in_the_hash_of_its_id() -> None:

@@ -19,6 +19,8 @@ from pipeline.shards.manifest import Session
 from pipeline.shards.merge import MergePolicy, merge
 from pipeline.shards.merge_inputs import read_inputs
 
+pytestmark = pytest.mark.contract
+
 OTHER = "ef" * 32
 ENDED = Session("then", ATTESTATION, TREE, TREE, "now", "complete")
 ROWS = [row("a", [1], [2]), row("b", [1], [3])]

@@ -19,6 +19,8 @@ from pipeline.drafter.target.layers import (
 )
 from pipeline.records import Json
 
+pytestmark = pytest.mark.contract
+
 
 @pytest.mark.parametrize(
     "num_layers, expected",

@@ -27,6 +27,8 @@ from pipeline.drafter.model.model import Drafter
 from pipeline.drafter.target.hidden_states import Target, load_target
 from pipeline.drafter.training.packing import PackedBatch
 
+pytestmark = pytest.mark.contract
+
 PROMPT = (5, 3, 9, 1, 7, 40, 2)
 FIRST = 11  # what the target produced after the prompt
 
