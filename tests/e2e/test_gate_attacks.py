@@ -76,7 +76,7 @@ def test_the_status_as_json_says_the_same(copy: Copy) -> None:
 
     assert found["open"] is True
     assert [] == found["objections"]
-    assert ("dev", 3, ["base"]) == tuple(found["attestation"][name] for name in ("scope", "tests", "groups"))
+    assert ("dev", 4, ["base", "drafter"]) == tuple(found["attestation"][name] for name in ("scope", "tests", "groups"))
 
 
 def test_the_boot_leaves_nothing_behind(copy: Copy, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_an_attestation_from_the_future(copy: Copy) -> None:
         (("--deselect", "tests/contract/test_small.py::test_twice[1]"), "the run was given '--deselect'"),
         (("--co",), "tests were collected and not run"),
         (("--snapshot-update",), "the run was given '--snapshot-update'"),
-        (("-n", "2", "-k", "twice"), "tests were deselected (1)"),
+        (("-n", "2", "-k", "twice"), "tests were deselected (2)"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
 )
@@ -279,7 +279,7 @@ def test_a_conftest_that_turns_failures_into_passes(copy: Copy, workers: str) ->
 
     done = copy.contract("-n", workers)
 
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
     assert 0 != done.returncode
     assert "failures may be masked: in contract/ the canary, a test that must fail, was reported passed" in done.stdout
     assert "there is no attestation at" in refusal(copy)

@@ -131,7 +131,7 @@ def test_the_attestation_names_the_live_route(copy: Copy) -> None:
     except AttestationError as error:
         pytest.fail(str(error))
 
-    assert {"base", "live:openrouter/siliconflow"} == found.groups
+    assert {"base", "drafter", "live:openrouter/siliconflow"} == found.groups
     assert [f"openrouter/siliconflow {MODEL}"] == list(found.live)
     covered = {feature for way, feature in found.contracts if way == "openrouter/siliconflow tiny-kimi"}
     assert {"instant", "thinking", "system", "length_cut"} == covered
