@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.fixtures.drafters import drawn_drafter, small_llama
-from pipeline.drafter.export.config import ServingConfigError
+from harness.fixtures.small_drafters import CONFIG
+from pipeline.drafter.export.config import ServingConfigError, layer_config
 from pipeline.drafter.export.serving import ExportError, export, load_drafter, trained_on
 from pipeline.drafter.export.weights import WeightsError
 from pipeline.drafter.model.model import Drafter
@@ -104,6 +106,13 @@ def test_the_config_is_what_engines_read(served: Path) -> None:
     }
 
     assert expected == json.loads((served / "config.json").read_bytes())
+
+
+def test_another_rotary_base_is_said_in_each_place() -> None:
+    found = layer_config(replace(CONFIG, rope_theta=500_000.0), "bfloat16")
+
+    assert 500_000.0 == found["rope_theta"]
+    assert {"rope_theta": 500_000.0, "rope_type": "default"} == found["rope_parameters"]
 
 
 def test_a_whole_vocabulary_has_no_mapping(tmp_path: Path, target: Target) -> None:

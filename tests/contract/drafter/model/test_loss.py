@@ -120,6 +120,16 @@ def test_a_gradient_is_given_once() -> None:
         torch.autograd.grad(found.loss, [head])
 
 
+def test_a_teacher_has_the_heads_rows_of_the_draft_ids() -> None:
+    ids = torch.tensor([2, 3, 7])
+    head = torch.arange(20.0).view(10, 2)
+
+    teacher = teacher_of(head, ids - torch.arange(3), torch.isin(torch.arange(10), ids))
+
+    assert [2, 3, 7] == teacher.target_ids.tolist()
+    assert [[4.0, 5.0], [6.0, 7.0], [14.0, 15.0]] == teacher.draft_rows.tolist()
+
+
 def test_a_whole_vocabulary_shares_the_targets_head() -> None:
     head = torch.randn(5, 4)
 

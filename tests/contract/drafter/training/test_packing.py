@@ -60,6 +60,15 @@ def test_a_row_that_contradicts_itself_is_named(name: str) -> None:
         pack([short])
 
 
+@pytest.mark.parametrize("name", ["aux", "last"])
+def test_states_that_are_too_narrow_are_named(name: str) -> None:
+    good = row("a", 2, 2, width=3)
+    narrow = replace(good, **{name: getattr(good, name)[:, :-1]})
+
+    with pytest.raises(PackingError, match="row 'a': "):
+        pack([narrow])
+
+
 def test_rows_of_targets_of_different_width_are_refused() -> None:
     with pytest.raises(PackingError, match="rows 'a' and 'b' have states of 2 and 3 numbers"):
         pack([row("a", 1, 1), row("b", 1, 1, width=3)])
@@ -76,6 +85,13 @@ def test_each_fitting_row_is_in_one_batch_within_the_limit(
 
     assert [index for index, length in enumerate(lengths) if length <= room] == sorted(sum(batches, ()))
     assert all(0 < sum(lengths[index] for index in batch) <= room for batch in batches)
+
+
+def test_more_open_batches_than_are_kept_lose_no_row() -> None:
+    """Whole batches leave the open ones as others come."""
+    batches = plan([5, 6] * 100, 10, 0, 0)
+
+    assert [*range(200)] == sorted(sum(batches, ()))
 
 
 def test_seed_and_epoch_alone_decide_the_plan() -> None:
