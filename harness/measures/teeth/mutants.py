@@ -1,7 +1,7 @@
 """Mutants: named by a list, or drawn by a tool.
 
 Guarantees: a mutant's text differs from its file's in one place and still compiles. What a type checker alone would see
-is not drawn: annotations, aliases of types, and strings.
+is not drawn: annotations, aliases of types, decorators, and what only words a message.
 
 Drawn mutants come from cosmic-ray's operators. It changes one node of a file and gives the whole text back; mutmut
 would put every function behind a trampoline, which digests, dataclasses and `inspect` see.
@@ -23,9 +23,19 @@ from pipeline.gate import kills
 from pipeline.gate.kills import MUTATED
 
 NAMED: Final = ROOT / kills.NAMED
-OPERATORS: Final = ("AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd")
-OPERATORS_MORE: Final = ("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "NumberReplacer")
-PREFIXES: Final = ("ReplaceComparisonOperator", "ReplaceBinaryOperator", "ReplaceUnaryOperator")
+OPERATORS: Final = frozenset(
+    {
+        *("AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
+        *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "NumberReplacer"),
+        *(f"ReplaceComparisonOperator_{pair}" for pair in ("Eq_NotEq", "NotEq_Eq", "Is_IsNot", "IsNot_Is")),
+        *(f"ReplaceComparisonOperator_{pair}" for pair in ("Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt")),
+        *(f"ReplaceBinaryOperator_{pair}" for pair in ("Add_Sub", "Sub_Add", "Mul_Div", "Div_Mul", "FloorDiv_Mul")),
+        *(f"ReplaceBinaryOperator_{pair}" for pair in ("Mod_Mul", "Pow_Mul", "BitAnd_BitOr", "BitOr_BitAnd")),
+        *("ReplaceUnaryOperator_USub_UAdd", "ReplaceUnaryOperator_Delete_Not"),
+    }
+)
+"""One neighbour for each operator, as mutmut and PIT choose: `==` between texts made `>=` says nothing of a test."""
+Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 class MutantError(Exception):
@@ -80,34 +90,38 @@ def _places(source: str) -> Iterator[tuple[str, int]]:
     from cosmic_ray.ast import ast_nodes, get_ast  # type: ignore[import-untyped]
     from cosmic_ray.plugins import get_operator, operator_names  # type: ignore[import-untyped]
 
-    tree, silent = get_ast(source), _unseen(source)
+    tree, silent = get_ast(source), list(_unseen(source))
     for name in operator_names():
-        short = name.partition("/")[2]
-        if short not in {*OPERATORS, *OPERATORS_MORE} and not short.startswith(PREFIXES):
-            continue
-        operator = get_operator(name)()
-        positions = (start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
-        for occurrence, (line, _) in enumerate(positions):
-            if line not in silent:
-                yield name, occurrence
+        if name.partition("/")[2] in OPERATORS:
+            operator = get_operator(name)()
+            positions = (start for node in ast_nodes(tree) for start, _ in operator.mutation_positions(node))
+            for occurrence, place in enumerate(positions):
+                if not any(begin <= place < end for begin, end in silent):
+                    yield name, occurrence
 
 
-def _unseen(source: str) -> set[int]:
-    """Return lines that hold annotations or aliases of types."""
-    lines: set[int] = set()
+def _unseen(source: str) -> Iterator[Span]:
+    """Yield what no run of the code reads, or only a person.
+
+    Annotations and aliases of types; decorators, which say how a class is laid out; the parts of a message.
+    """
     for node in ast.walk(ast.parse(source)):
+        held: list[ast.expr | None] = []
         if isinstance(node, ast.AnnAssign):
-            held: list[ast.expr | None] = [
-                node.annotation if "TypeAlias" not in ast.dump(node.annotation) else node.value
-            ]
+            held = [node.annotation if "TypeAlias" not in ast.dump(node.annotation) else node.value]
+        elif isinstance(node, ast.JoinedStr):
+            held = [node]
+        elif isinstance(node, ast.ClassDef):
+            held = [*node.decorator_list]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = node.args
             every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-            held = [node.returns, *(argument.annotation for argument in every if argument is not None)]
-        else:
-            continue
-        lines |= {line for each in held if each is not None for line in range(each.lineno, (each.end_lineno or 0) + 1)}
-    return lines
+            held = [*node.decorator_list, node.returns]
+            held += [argument.annotation for argument in every if argument is not None]
+        for each in held:
+            if each is not None:
+                end = (each.end_lineno or each.lineno, each.end_col_offset or each.col_offset)
+                yield (each.lineno, each.col_offset), end
 
 
 def _drawn(root: Path, path: Path, operator: str, occurrence: int) -> Mutant | None:

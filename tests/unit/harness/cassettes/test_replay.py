@@ -280,6 +280,7 @@ def test_the_key_in_use_leaves_the_phrase_of_a_status() -> None:
         ("deflate", raw_deflate(b'{"a":"some text of an answer"}')),
         ("Deflate", zlib.compress(b'{"a":"some text of an answer"}')),
     ],
+    ids=["capitals", "twice", "identity too", "raw", "a capital"],  # a body would name the second it was packed in
 )
 def test_an_encoding_is_undone_or_nothing_is_kept(encoding: str, body: bytes, tmp_path: Path) -> None:
     with server(body=body, content_encoding=encoding) as url, recording() as tape:
