@@ -1,9 +1,9 @@
 """Judge mutants in copies of the tree, some at once.
 
 Guarantees: a mutant is judged by the contract suite alone: by every test that executes the line, or where none does by
-itself, every test that enters the file. The others cannot notice. A killing test is named. Bytecode is compared with
-its source by hash, so that no stale one runs; a run that takes too long or too much memory is killed and counts as a
-kill.
+itself, every test that enters the file. The others cannot notice. Groups of real vocabularies judge where these are
+found. A killing test is named. Bytecode is compared with its source by hash, so that no stale one runs; a run that takes
+too much time or memory is killed and counts as a kill.
 """
 
 from __future__ import annotations
@@ -165,4 +165,6 @@ def _limited() -> None:
 
 def _environment() -> dict[str, str]:
     own = {"PYTHONDONTWRITEBYTECODE": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
-    return {key: value for key, value in os.environ.items() if key != "DRAFTER_GATE_TOKENIZERS"} | own
+    folders = os.environ.get("DRAFTER_GATE_TOKENIZERS", "").split(os.pathsep)
+    named = os.pathsep.join(str(Path(folder).absolute()) for folder in folders if folder)  # a copy is run elsewhere
+    return {**os.environ, **own, "DRAFTER_GATE_TOKENIZERS": named}
