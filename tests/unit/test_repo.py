@@ -171,7 +171,7 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
 """
     engines = r"engines\.local|pipeline\.drafter\.|emulator\.(app|server)"
-    engines += r"|measures\.(training_sides|teeth|engines\.(states|gpu_check))"
+    engines += r"|measures\.(training_sides|engines\.(states|gpu_check))"
     engines += r"|tiny_target\.(conversion|train)|fixtures\.(small_drafters|trainings)"
     heavy = re.compile(rf"__main__|{engines}")
     paths = [path for path in MODULES if path.relative_to(ROOT).parts[0] in {"pipeline", "harness"}]

@@ -101,7 +101,7 @@ def _places(source: str) -> Iterator[tuple[str, int]]:
 
 
 def _unseen(source: str) -> Iterator[Span]:
-    """Yield what no run of the code reads, or only a person.
+    """Yield places that no test could notice.
 
     Annotations and aliases of types; decorators, which say how a class is laid out; the parts of a message.
     """

@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import coverage
 import pytest
+
+if TYPE_CHECKING:
+    from coverage import CoverageData
 
 DATA, SECONDS = ".coverage", ".seconds.json"
 PLUGIN: Final = "harness.measures.teeth.reach"
@@ -24,6 +26,8 @@ class Tracer:
     """Give every test a context of its own."""
 
     def __init__(self) -> None:
+        import coverage
+
         self._coverage = coverage.Coverage(DATA, source=["pipeline"])
         self._seconds: dict[str, float] = {}
         self._coverage.start()
@@ -53,13 +57,15 @@ class Reach:
     """Tests by file and line, and the seconds of each."""
 
     folder: Path
-    data: coverage.CoverageData
+    data: CoverageData
     seconds: dict[str, float]
 
     @classmethod
     def of(cls, folder: Path) -> Reach:
         """Read what a measured run left in `folder`."""
-        data = coverage.CoverageData(str(folder / DATA))
+        from coverage import CoverageData
+
+        data = CoverageData(str(folder / DATA))
         data.read()
         return cls(folder, data, json.loads((folder / SECONDS).read_text()))
 

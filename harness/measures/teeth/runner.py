@@ -2,8 +2,8 @@
 
 Guarantees: a mutant is judged by the contract suite alone: by every test that executes the line, or where none does by
 itself, every test that enters the file. The others cannot notice. Groups of real vocabularies judge where these are
-found. A killing test is named. Bytecode is compared with its source by hash, so that no stale one runs; a run that takes
-too much time or memory is killed and counts as a kill.
+found. A killing test is named. Bytecode is compared with its source by hash, so that no stale one runs; a run that
+takes too much time or memory is killed and counts as a kill.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,21 @@ def test_what_was_billed_is_refused_and_not_paid_again(resend: bool, ledger: Led
     with pytest.raises(RefusedError) as caught:
         completion_of(reply.entry.answer, stream=True)
     assert (Reason.UPSTREAM_ERROR, "502: lost") == (caught.value.refusal.reason, caught.value.refusal.detail)
+
+
+@pytest.mark.parametrize(
+    "counts, expected", [((3, 4), (3, 4)), ((0, 0), (0, 0)), ((-1, 4), (None, 4)), ((True, "4"), (None, None))]
+)
+def test_counts_are_kept_where_they_are_counts(
+    counts: tuple[Json, Json], expected: tuple[int | None, int | None], ledger: Ledger
+) -> None:
+    named = {"native_tokens_prompt": counts[0], "native_tokens_completion": counts[1]}
+    reconciled(ledger, {"total_cost": 0.00000000005, "is_byok": False, **named})
+
+    with closing(sqlite3.connect(ledger.path)) as db:
+        found = db.execute("SELECT prompt_tokens, completion_tokens FROM requests").fetchone()
+
+    assert expected == found
 
 
 def test_what_was_billed_nothing_is_asked_anew(ledger: Ledger) -> None:
