@@ -7,8 +7,6 @@ import pytest
 from pipeline.formats.registry import FORMATS, find_tokenizer, open_format
 from pipeline.records import JsonObject, Prompt, RefusedError
 
-pytestmark = pytest.mark.contract
-
 USER: JsonObject = {"role": "user", "content": "a"}
 HERE = [name for name in FORMATS if FORMATS[name].embedded is not None or find_tokenizer(name) is not None]
 
